@@ -1,7 +1,8 @@
 """Errors about what a caller gave: one line, with the function and the argument as attributes.
 
 The attributes let a layer above put its own words in their place: `naming_arguments` those of the public
-function that the user called, the command line those of its options. Nothing is read out of a message.
+function that the user called, the command line those of its options. `fail` reads the argument off the start
+of the sentence, where every message of the library has it; nothing else is read out of a message.
 """
 
 from collections.abc import Iterator
@@ -19,13 +20,14 @@ class ArgumentError(ValueError):
 
     Args:
         function: Function that was called, or name of the configuration that was made.
-        message: Sentence that begins with the argument in backquotes, if the error is about one.
+        argument: Name of the argument; None where the error is about none, or about several.
+        fact: Sentence about the argument without its subject, the argument; a whole sentence without one.
 
     Attributes:
         function: As given.
-        message: As given.
-        argument: Name of the argument; None where the error is about none, or about several.
-        fact: The sentence without its subject, the argument.
+        argument: As given.
+        fact: As given.
+        message: The whole sentence.
 
     >>> try:
     ...     raise fail("adapt", "`heads` must be at least 2, got 1.")
@@ -37,14 +39,14 @@ class ArgumentError(ValueError):
     must be at least 2, got 1.
     """
 
-    def __init__(self, function: str, message: str) -> None:
-        super().__init__(function, message)  # both, so that the error can be pickled
-        self.function, self.message = function, message
-        self.argument: str | None = None
-        self.fact = message
-        name, ends, fact = message[1:].partition("` ")
-        if message.startswith("`") and ends:
-            self.argument, self.fact = name, fact
+    def __init__(self, function: str, argument: str | None, fact: str) -> None:
+        super().__init__(function, argument, fact)  # all, so that the error can be pickled
+        self.function, self.argument, self.fact = function, argument, fact
+
+    @property
+    def message(self) -> str:
+        """The sentence, which begins with the argument in backquotes, if the error is about one."""
+        return self.fact if self.argument is None else f"`{self.argument}` {self.fact}"
 
     def __str__(self) -> str:
         return f"{self.function}: {self.message}"
@@ -79,13 +81,17 @@ def fail(function: str, message: str, kind: type[Kind] = ValueError) -> Kind:
 
     Args:
         function: Function that was called.
-        message: Sentence that begins with the argument in backquotes, if the error is about one.
+        message: Sentence that begins with the argument in backquotes, if the error is about one: that is
+            where the argument of the error comes from.
         kind: ValueError and TypeError give an `ArgumentError` that is one of them too, and a subclass of
             `ArgumentError` gives itself. Any other class gets the line as its message.
     """
     made = _KINDS.get(kind, kind)
-    error = made(function, message) if issubclass(made, ArgumentError) else made(f"{function}: {message}")
-    return cast("Kind", error)
+    if not issubclass(made, ArgumentError):
+        return cast("Kind", made(f"{function}: {message}"))
+    name, ends, fact = message[1:].partition("` ")
+    is_named = message.startswith("`") and bool(ends)
+    return cast("Kind", made(function, name, fact) if is_named else made(function, None, message))
 
 
 @contextmanager
@@ -100,15 +106,14 @@ def naming_arguments(function: str, others: str | None = None, **names: str) -> 
     try:
         yield
     except ArgumentError as error:
-        argument, message = error.argument, error.message
-        if argument is None and others is not None:
-            message = f"`{others}` cannot be used: {error.fact}"
-        elif argument is not None:
-            name = names.get(argument) or names.get(argument.partition(".")[0]) or argument
-            message = f"`{name}` {error.fact}"
-        if (function, message) == error.args:
+        argument, fact = error.argument, error.fact
+        if argument is not None:
+            argument = names.get(argument) or names.get(argument.partition(".")[0]) or argument
+        elif others is not None:
+            argument, fact = others, f"cannot be used: {fact}"
+        if (function, argument) == (error.function, error.argument):
             raise
-        raise type(error)(function, message) from error
+        raise type(error)(function, argument, fact) from error
     except (ValueError, TypeError) as error:  # of another library
         if others is None:
             raise

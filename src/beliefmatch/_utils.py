@@ -103,8 +103,8 @@ def require_options(
     for name in options:
         if valid is not None and name not in valid:
             close = nearest(name, valid)
-            there = f"there are {', '.join(valid)}." if valid else "it has none."
-            hint = f"did you mean `{close}`?" if close else there
+            there = f"the options are {', '.join(valid)}." if valid else "it has none."
+            hint = f"did you mean `{close}`? {there[0].upper()}{there[1:]}" if close else there
             raise fail(function, f"{owner} has no option `{name}`; {hint}", TypeError)
     for parameter in inspect.signature(factory).parameters.values():
         is_required = parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty

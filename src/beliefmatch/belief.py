@@ -1,8 +1,7 @@
 """The Dirichlet that a classifier's logits stand for, and how far one Dirichlet is from another."""
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,17 +18,17 @@ from beliefmatch._validate import (
     describe,
     fail,
     is_inspectable,
-    level_of_caller,
     naming_arguments,
     require_choice,
     require_finite_number,
     require_floating,
     require_index,
     require_values,
+    warn,
 )
 from beliefmatch.votes import prob_of_majority
 
-__all__ = ["Belief", "Measure", "dirichlet_kl"]
+__all__ = ["AbstentionRule", "Belief", "Measure", "dirichlet_kl"]
 
 Measure = Literal[
     "confidence",
@@ -40,6 +39,7 @@ Measure = Literal[
     "differential_entropy",
 ]
 _SURE_WHEN_HIGH = ("confidence", "precision")
+_DELTA = 0.05
 _SHOWN = 6  # items of a batch in a notebook
 
 
@@ -389,7 +389,7 @@ class Belief:
         measure: Measure = "confidence",
         risk: float | None = None,
         calibration: "tuple[Belief | Tensor, Tensor] | None" = None,
-        delta: float = 0.05,
+        delta: float | None = None,
     ) -> Tensor:
         """Which predictions not to make: True where the measure is on the doubtful side of a threshold.
 
@@ -405,7 +405,7 @@ class Belief:
             risk: Error rate that the answers must not exceed, in place of `threshold`.
             calibration: Held-out predictions and their class ids, with `risk`: a Belief, or logits with the
                 classes along their last dimension.
-            delta: Probability with which the guarantee of `risk` may fail.
+            delta: Probability with which the guarantee of `risk` may fail, 0.05 by default.
 
         Example:
             >>> import torch
@@ -416,23 +416,8 @@ class Belief:
             >>> new.abstain(risk=0.01, calibration=(logits, targets)).tolist()
             [False, True]
         """
-        name = "Belief.abstain"
-        require_choice(name, "measure", measure, get_args(Measure))
-        if (threshold is None) == (risk is None) or (risk is None) != (calibration is None):
-            given = {"threshold": threshold, "risk": risk, "calibration": calibration}
-            received = " and ".join(f"`{key}`" for key, one in given.items() if one is not None) or "nothing"
-            raise fail(name, f"`threshold` must be given, or `risk` with `calibration`, got {received}.")
-        if threshold is not None:
-            value = require_finite_number(name, "threshold", threshold)
-            if measure == "confidence" and not 0 <= value <= 1:
-                hint = f"; write {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
-                raise fail(name, f"`threshold` must be a probability from 0 to 1, got {value:g}{hint}.")
-            value = value if measure in _SURE_WHEN_HIGH else -value
-            return ~(self._sureness(measure) >= value)
-        assert risk is not None and calibration is not None
-        bound = require_finite_number(name, "risk", risk)
-        least = _least_sureness(measure, bound, calibration, delta, self.num_classes)
-        return ~(self._sureness(measure) >= least)
+        rule = AbstentionRule("Belief.abstain", threshold, measure, risk, calibration, delta)
+        return rule.abstains(self, _given_calibration)
 
     def _sureness(self, measure: Measure) -> Tensor:
         """The measure, or its negative, such that higher is surer."""
@@ -440,40 +425,103 @@ class Belief:
         return found if measure in _SURE_WHEN_HIGH else -found()
 
 
-def _least_sureness(measure: Measure, risk: float, calibration: Any, delta: float, classes: int) -> float:
-    """Where answers begin such that the error among them is bounded; infinite where none may be given."""
-    from beliefmatch.metrics.selective import coverage_at_risk
+class AbstentionRule:
+    """What `abstain` was asked for, checked: a threshold, or a risk with held-out data that find one.
 
-    name = "Belief.abstain"
-    if not isinstance(calibration, tuple | list) or len(calibration) != 2:
-        expected = "a pair of a Belief, or logits, and class ids"
-        raise fail(name, f"`calibration` must be {expected}, got {describe(calibration)}.", TypeError)
-    held_out, targets = calibration
-    if not isinstance(held_out, Belief):
-        with naming_arguments(name, logits="calibration"):
-            held_out = Belief(held_out)
-    held_out = held_out.detach()
-    if held_out.num_classes != classes:
-        raise fail(name, f"`calibration` must have {classes} classes, got {held_out.num_classes}.")
+    Args:
+        function: Function that the user called, named in errors.
+        threshold: See `Belief.abstain`, as for all others.
+        measure: What tells doubt.
+        risk: Error rate that the answers must not exceed.
+        calibration: A pair of held-out predictions, or inputs, and their class labels.
+        delta: Probability with which the guarantee may fail.
+    """
+
+    def __init__(
+        self, function: str, threshold: Any, measure: Measure, risk: Any, calibration: Any, delta: Any
+    ) -> None:
+        require_choice(function, "measure", measure, get_args(Measure))
+        if (threshold is None) == (risk is None) or (risk is None) != (calibration is None):
+            given = {"threshold": threshold, "risk": risk, "calibration": calibration}
+            received = " and ".join(f"`{key}`" for key, one in given.items() if one is not None) or "nothing"
+            raise fail(function, f"`threshold` must be given, or `risk` with `calibration`, got {received}.")
+        if risk is None and delta is not None:
+            raise fail(function, f"`delta` must not be given without `risk`, got {describe(delta)}.")
+        self.function, self.calibration = function, calibration
+        self.measure: Measure = measure
+        self.threshold = None if threshold is None else _require_threshold(function, threshold, measure)
+        self.risk = None if risk is None else require_finite_number(function, "risk", risk)
+        self.delta = _DELTA if delta is None else delta
+        if calibration is not None and not (isinstance(calibration, tuple | list) and len(calibration) == 2):
+            expected = "a pair of held-out predictions, or inputs, and class labels"
+            received = describe(calibration)
+            raise fail(function, f"`calibration` must be {expected}, got {received}.", TypeError)
+
+    def abstains(self, belief: Belief, held_out: Callable[[str, Any, Any], tuple[Belief, Tensor]]) -> Tensor:
+        """Which predictions of a belief to withhold.
+
+        Args:
+            belief: Belief about new inputs.
+            held_out: Called with the function and the two parts of `calibration`; returns the belief about
+                the held-out inputs, and their class ids.
+        """
+        sureness = belief._sureness(self.measure)
+        if self.threshold is not None:
+            sign = 1 if self.measure in _SURE_WHEN_HIGH else -1
+            return ~(sureness >= sign * self.threshold)
+        found, targets = held_out(self.function, *self.calibration)
+        if found.num_classes != belief.num_classes:
+            expected = f"{belief.num_classes} classes"
+            raise fail(self.function, f"`calibration` must have {expected}, got {found.num_classes}.")
+        return ~(sureness >= self._least_sureness(found.detach(), targets))
+
+    def _least_sureness(self, held_out: Belief, targets: Any) -> float:
+        """Where answers begin such that the error among them is bounded; infinite where none may be given."""
+        from beliefmatch.metrics.selective import coverage_at_risk
+
+        name = self.function
+        targets = _require_class_ids(name, targets, held_out)
+        sureness = held_out._sureness(self.measure).flatten().cpu()
+        correct = (held_out.predictions.cpu() == targets).flatten()
+        arguments = {"confidence": "calibration", "correct": "calibration", "risk": "risk", "delta": "delta"}
+        assert self.risk is not None
+        with naming_arguments(name, **arguments):
+            found = coverage_at_risk(sureness, correct, risk=self.risk, delta=self.delta)
+        if math.isinf(found.threshold) and found.threshold > 0:
+            fact = f"no threshold of {self.measure} keeps the error among answers at or below {self.risk:g}"
+            warn(name, f"{fact} with {len(correct):,} calibration examples; all predictions abstain.")
+        return found.threshold
+
+
+def _require_threshold(function: str, threshold: Any, measure: Measure) -> float:
+    value = require_finite_number(function, "threshold", threshold)
+    if measure == "confidence" and not 0 <= value <= 1:
+        hint = f"; write {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
+        raise fail(function, f"`threshold` must be a probability from 0 to 1, got {value:g}{hint}.")
+    return value
+
+
+def _given_calibration(function: str, predictions: Any, targets: Any) -> tuple[Belief, Tensor]:
+    """A Belief, or logits, and class ids as they are."""
+    if isinstance(predictions, Belief):
+        return predictions, targets
+    with naming_arguments(function, logits="calibration"):
+        return Belief(predictions), targets
+
+
+def _require_class_ids(function: str, targets: Any, held_out: Belief) -> Tensor:
+    """One class id for each held-out prediction, on the CPU."""
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
         expected = "a tensor of class ids as its second part"
-        raise fail(name, f"`calibration` must have {expected}, got {describe(targets)}.", TypeError)
+        raise fail(function, f"`calibration` must have {expected}, got {describe(targets)}.", TypeError)
     if targets.shape != held_out.batch_shape:
         expected = f"class ids of shape {tuple(held_out.batch_shape)} as its second part"
-        raise fail(name, f"`calibration` must have {expected}, got {tuple(targets.shape)}.")
-    if is_inspectable(targets):
-        valid = (targets >= 0) & (targets < held_out.num_classes)
-        expected = f"class ids from 0 to {held_out.num_classes - 1}"
-        require_values(name, "calibration", targets, valid, expected)
-    sureness = held_out._sureness(measure).flatten().cpu()
-    correct = (held_out.predictions == targets.to(held_out.log_alpha.device)).flatten().cpu()
-    with naming_arguments(name, confidence="calibration", correct="calibration", risk="risk", delta="delta"):
-        found = coverage_at_risk(sureness, correct, risk=risk, delta=delta)
-    if math.isinf(found.threshold) and found.threshold > 0:
-        fact = f"no threshold of {measure} keeps the error among answers at or below {risk:g}"
-        remedy = f"with {len(correct):,} calibration examples; all predictions abstain."
-        warnings.warn(f"{name}: {fact} {remedy}", stacklevel=level_of_caller())
-    return found.threshold
+        raise fail(function, f"`calibration` must have {expected}, got {tuple(targets.shape)}.")
+    targets = targets.cpu()
+    valid = (targets >= 0) & (targets < held_out.num_classes)
+    expected = f"class ids from 0 to {held_out.num_classes - 1}"
+    require_values(function, "calibration", targets, valid, expected)
+    return targets
 
 
 def _joined(name: str, join: Any, beliefs: Any, dim: int, *, new: int) -> Belief:

@@ -53,6 +53,9 @@ class TrainedNetworks(NamedTuple):
     """Weighted mean of the held-out rows, (M,); NaN without them."""
     epochs: Tensor
     """Epochs of training that the layers have had, (M,)."""
+    finished: Tensor
+    """Whether training ended as it should, (M,): by the held-out rows if they can end it, else by
+    `max_epochs`."""
 
 
 def forward(layers: Layers, rows: Tensor) -> Tensor:
@@ -152,7 +155,8 @@ def train_networks(
         lowest = torch.full_like(lowest, torch.nan)
         if held_out is not None:
             lowest = _mean_nll(best, rows, targets, held_out)
-    return TrainedNetworks(best, lowest, epochs)
+        return TrainedNetworks(best, lowest, epochs, torch.ones_like(epochs, dtype=torch.bool))
+    return TrainedNetworks(best, lowest, epochs, waited >= schedule.patience)
 
 
 class NetworkTraining:

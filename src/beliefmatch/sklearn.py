@@ -16,17 +16,25 @@ from torch import Tensor
 
 from beliefmatch._environment import needs
 from beliefmatch._utils import derive_seed
-from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
+from beliefmatch._validate import (
+    fail,
+    level_of_caller,
+    naming_arguments,
+    require_choice,
+    require_finite_number,
+    require_index,
+    warn,
+)
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.search import HeadSearch
-from beliefmatch.belief import Belief, Measure
+from beliefmatch.belief import AbstentionRule, Belief, Measure
 from beliefmatch.mlp import Layers, NetworkTraining, Schedule, forward, initial_layers, train_networks
 
 with needs("scikit-learn", extra="sklearn", caller="beliefmatch.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.exceptions import DataConversionWarning
+    from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
     from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit, check_cv
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils import check_random_state
@@ -48,7 +56,14 @@ _KL_WEIGHTS_TIMES_CLASSES = (
     1e-1,
 )  # λK of networks, for one vote a row; the first with every weight decay
 _DEFAULT_WEIGHT_DECAY, _DEFAULT_KL_WEIGHT_TIMES_CLASSES = 1e-3, 1e-2  # where nothing can be cross-validated
+_CONFIDENCE = 0.9  # threshold of `abstain`
 _MAX_LOGITS = 4_000_000  # computed at once
+_SHOWN = 10  # classes in a warning
+_LARGEST = {
+    "y": 1e15,
+    "sample_weight": 1e30,
+}  # votes of a row that float32 can add, weights to multiply X² by
+_FAR = 100.0  # deviations from the mean of a value that may hide the others
 _MAX_DEVIATIONS = 1e6  # deviations from the mean: a number that float32 can square
 
 
@@ -148,13 +163,15 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         options = self._options()
         rows, labels = self._validated(X, y, reset=True)
         self.classes_ = labels.classes
-        weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+        weights = _sample_weights(sample_weight, rows)
         used = weights > 0
         if not used.any():
             raise fail(_NAME, "`sample_weight` must be positive for at least one row, got none.")
         _require_prior_of(options.prior, len(labels.classes))
         self._scaler = _fitted(StandardScaler(), rows[used], weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
+        _warn_of_labels(labels.take(used))
+        _warn_of_features(rows[used], data.rows)
         random = check_random_state(self.random_state)
         folds = _folds(self.cv, data, labels.given, used, random)
         self._choose(data, folds, options, seed=int(random.randint(2**31)))
@@ -191,7 +208,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         elif not np.array_equal(labels.classes, self.classes_):
             expected = f"the same as before, {self.classes_.tolist()}"
             raise fail(_NAME, f"`classes` must be {expected}, got {labels.classes.tolist()}.")
-        weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+        weights = _sample_weights(sample_weight, rows)
         used = weights > 0
         if not used.any():
             return self
@@ -221,6 +238,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             batch_size=self._schedule(data).batch_size,
             generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
         )
+        _require_finite(self._training.layers, learning_rate)
         self._layers = self._training.layers
         self.n_iter_ += 1
         return self
@@ -247,15 +265,42 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """The Dirichlet over the class probabilities of each row."""
         return Belief(self._log_alpha(X))
 
-    def abstain(self, X: Any, threshold: float = 0.9, *, measure: Measure = "confidence") -> np.ndarray:
+    def abstain(
+        self,
+        X: Any,
+        threshold: float | None = None,
+        *,
+        measure: Measure = "confidence",
+        risk: float | None = None,
+        calibration: tuple[Any, Any] | None = None,
+        delta: float | None = None,
+    ) -> np.ndarray:
         """Which rows not to answer, (N,): True where the measure is on the doubtful side of the threshold.
 
         Args:
             X: Features (N, F).
             threshold: Least confidence or precision, or largest entropy or mutual information, of an answer.
+                A confidence of 0.9 where neither it nor `risk` is given.
             measure: See `Belief.abstain`.
+            risk: Error rate that the answers must not exceed, in place of `threshold`.
+            calibration: Features and labels of held-out rows, with `risk`. They find the threshold, and must
+                not have taken part in `fit`.
+            delta: Probability with which the guarantee of `risk` may fail, 0.05 by default.
         """
-        return self.belief(X).abstain(threshold, measure=measure).numpy()
+        if measure == "confidence" and all(one is None for one in (threshold, risk, calibration, delta)):
+            threshold = _CONFIDENCE
+        rule = AbstentionRule(f"{_NAME}.abstain", threshold, measure, risk, calibration, delta)
+        return rule.abstains(self.belief(X), self._held_out).numpy()
+
+    def _held_out(self, function: str, X: Any, y: Any) -> tuple[Belief, Tensor]:
+        """The belief about held-out rows, and their class ids."""
+        labels = np.asarray(y)
+        if labels.ndim != 1:
+            raise fail(function, f"`calibration` must have labels of shape (N,), got {labels.shape}.")
+        with naming_arguments(function, "calibration", y="calibration"):
+            belief = self.belief(X)
+            ids = _labels(labels, self.classes_, is_part=True).targets
+        return belief, torch.from_numpy(ids)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of votes, the mean share of a row's votes that its predicted class has."""
@@ -355,6 +400,10 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             if folds or options.hidden is not None:
                 found.append(self._networks(hidden, data, folds, options, seed))
         best = min(found, key=lambda fit: fit.nll)
+        if best.hidden:
+            _require_finite(best.layers, float(self.learning_rate), nll=best.nll)
+        if not best.converged:
+            _warn_of_convergence(best, int(self.max_iter))
         self._set(best.layers, best.hidden, best.candidate)
         self.cv_results_ = _results(found)
         self.n_iter_ = best.iterations
@@ -466,6 +515,7 @@ class _Fit(NamedTuple):
     nll: float
     """Of cross-validation; NaN without."""
     iterations: int
+    converged: bool
     scored: list[tuple[tuple[int, ...], float, float, float]]
     """Architecture, λ, weight decay and NLL of all candidates."""
 
@@ -512,7 +562,8 @@ def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
     tried = [one for one in search.heads if one.candidate.kind == "belief_matching"]
     layers = [(head.weight[None], head.bias[None])]
     scored = [((), one.candidate.kl_weight, one.candidate.weight_decay, search.nll(one)) for one in tried]
-    return _Fit((), head.candidate, layers, search.nll(head), head.iterations, scored if folds else [])
+    nll, scored = search.nll(head), scored if folds else []
+    return _Fit((), head.candidate, layers, nll, head.iterations, head.converged, scored)
 
 
 def _fold_networks(
@@ -544,13 +595,14 @@ def _fold_networks(
         seed=seed,
     )
     shares = held.sum(1, dtype=torch.float64) / held.sum(dtype=torch.float64)
-    nlls = (trained.nll.view(-1, copies) * shares).sum(1).nan_to_num(math.inf).tolist()
+    nlls = (trained.nll.view(-1, copies) * shares).sum(1).nan_to_num(math.inf, posinf=math.inf).tolist()
     fits = []
     for number, (candidate, nll) in enumerate(zip(candidates, nlls, strict=True)):
         own = slice(number * copies, (number + 1) * copies)
         layers = [(weight[own].clone(), bias[own].clone()) for weight, bias in trained.layers]
         row = (hidden, candidate.kl_weight, candidate.weight_decay, nll)
-        fits.append(_Fit(hidden, candidate, layers, nll, int(trained.epochs[own].max()), [row]))
+        epochs, is_finished = int(trained.epochs[own].max()), bool(trained.finished[own].all())
+        fits.append(_Fit(hidden, candidate, layers, nll, epochs, is_finished, [row]))
     return fits
 
 
@@ -567,7 +619,7 @@ def _one_network(
         row_weights=data.weights[None],
         seed=seed,
     )
-    return _Fit(hidden, candidate, trained.layers, math.nan, schedule.max_epochs, [])
+    return _Fit(hidden, candidate, trained.layers, math.nan, schedule.max_epochs, True, [])
 
 
 def _initial(hidden: tuple[int, ...], candidates: list[Candidate], data: _Data, seeds: list[int]) -> Layers:
@@ -687,6 +739,69 @@ def _fitted(scaler: StandardScaler, rows: np.ndarray, weights: np.ndarray) -> St
     return scaler
 
 
+def _sample_weights(sample_weight: Any, rows: np.ndarray) -> np.ndarray:
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    _require_at_most("sample_weight", weights)
+    return weights
+
+
+def _require_at_most(name: str, values: np.ndarray) -> None:
+    if values.max() > _LARGEST[name]:
+        expected = f"at most {_LARGEST[name]:g} for a row"
+        raise fail(_NAME, f"`{name}` must be {expected}, got {values.max():.3g}; divide all by one number.")
+
+
+def _require_finite(layers: Layers, learning_rate: float, nll: float = math.nan) -> None:
+    """Weights that are finite, and an NLL that is finite or was not computed."""
+    if nll == math.inf or not all(one.isfinite().all() for layer in layers for one in layer):
+        fact = "`learning_rate` must be small enough for the weights to stay finite"
+        raise fail(_NAME, f"{fact}, got {learning_rate:g}.")
+
+
+def _warn_of_labels(labels: _Labels) -> None:
+    """Warn of classes with a single row, and of those without a vote."""
+    if labels.targets.ndim == 1:
+        rows = np.bincount(labels.targets, minlength=len(labels.classes))
+        fact, effect = "has a single row of", "cross-validation cannot both fit and score such a class"
+    else:
+        rows = 1 + labels.targets.any(0)
+        fact, effect = "has no vote for", "only the prior gives such a class a probability"
+    if not (rows == 1).any():
+        return
+    single = labels.classes[rows == 1].tolist()
+    named = ", ".join(map(repr, single[:_SHOWN]))
+    more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
+    which = "class" if len(single) == 1 else "each of the classes"
+    warn(_NAME, f"`y` {fact} {which} {named}{more}; {effect}.")
+
+
+def _warn_of_features(rows: np.ndarray, standardized: Tensor) -> None:
+    """Warn where no feature varies, and of values so large that all others become one number."""
+    values = standardized.numpy()
+    if len(rows) > 1 and (np.ptp(rows, axis=0) == 0).all():
+        warn(
+            _NAME,
+            "`X` has the same features in every row; the model can only learn how frequent classes are.",
+        )
+    for column in np.flatnonzero(np.abs(values).max(0) > min(_FAR, math.sqrt(len(rows)) / 2)):
+        low, high = np.quantile(rows[:, column], (0.25, 0.75))
+        own_low, own_high = np.quantile(values[:, column], (0.25, 0.75))
+        if high > low and own_high == own_low:
+            largest = f"{np.abs(rows[:, column]).max():.3g}"
+            fact = f"`X` has values of up to {largest} in column {column}, beside which most others are equal"
+            warn(_NAME, f"{fact} in single precision; look for wrong values.")
+
+
+def _warn_of_convergence(fit: _Fit, max_iter: int) -> None:
+    if fit.hidden:
+        fact = "the NLL of held-out rows was still falling"
+        fact += f" after {max_iter} epochs; raise `max_iter` or `learning_rate`"
+    else:
+        fact = f"the linear model has not converged in {fit.iterations} iterations with "
+        fact += f"λ = {fit.candidate.kl_weight:g}, weight decay {fit.candidate.weight_decay:g}"
+    warnings.warn(ConvergenceWarning(f"{_NAME}: {fact}."), stacklevel=level_of_caller())
+
+
 def _require_prior_of(prior: float | tuple[float, ...], classes: int) -> None:
     if isinstance(prior, tuple) and len(prior) != classes:
         raise fail(_NAME, f"`prior` must be a number or one for each of {classes} classes, got {len(prior)}.")
@@ -702,6 +817,7 @@ def _require_votes(y: Any) -> np.ndarray:
     votes = check_array(y, dtype="float64", input_name="y")
     if (votes < 0).any():
         raise fail(_NAME, f"`y` must be counts that are not negative, got {votes.min()}.")
+    _require_at_most("y", votes.sum(1))
     if not votes.any():
         raise fail(_NAME, "`y` must have votes, got none: all counts are 0.")
     return votes

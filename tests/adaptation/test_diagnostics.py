@@ -68,6 +68,23 @@ def votes_without(absent):
     return FeatureSets(one, other)
 
 
+def with_one_of(rare):
+    """The sets with the class of all training rows of one class but the first changed to another."""
+    targets = SETS.train.targets.clone()
+    targets[(targets == rare).nonzero()[1:, 0]] = 0
+    return replace(SETS, train=Features(SETS.train.rows, targets, ""))
+
+
+def with_rows(change):
+    """The sets with other training rows."""
+    return replace(SETS, train=Features(change(SETS.train.rows.copy()), SETS.train.targets, ""))
+
+
+def with_an_outlier(rows):
+    rows[5] *= 1e12
+    return rows
+
+
 def with_nan(data):
     rows = data.rows.copy()
     rows[3, 1] = np.nan
@@ -91,6 +108,9 @@ SITUATIONS = {
     "no rows of the last class": (without(CLASSES - 1), OLD),
     "no training rows of a class, classes given": (without(1, "train"), {"classes": CLASSES}),
     "no votes for a class": (votes_without(2), {}),
+    "a single training row of a class": (with_one_of(2), {}),
+    "equal training rows": (with_rows(lambda rows: 0 * rows + 2), {}),
+    "a training row far beyond all others": (with_rows(with_an_outlier), {}),
     "rows of no class": (of_no_class(), {}),
     "training rows for validation": (replace(SETS, validation=SETS.train, test=None), {}),
     "a fifth held out": (replace(SETS, val_fraction=0.2), {}),

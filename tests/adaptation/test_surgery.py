@@ -3,11 +3,13 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from beliefmatch import adapt
+from beliefmatch._errors import ArgumentError
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
 from beliefmatch.belief import Belief
@@ -63,6 +65,51 @@ def test_the_copy_is_of_the_users_class_and_has_a_belief():
     torch.testing.assert_close(prediction.probs, expected.double().softmax(1))
     assert prediction.probs.dtype == torch.float64
     assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
+
+
+@pytest.mark.parametrize("has_belief", [True, False])
+def test_a_risk_bounds_the_error_among_the_answers_of_an_adapted_network(has_belief):
+    """Labels are drawn from the probabilities of the network itself, so that it is calibrated."""
+    torch.manual_seed(0)
+    network = add_belief(nn.Sequential(nn.Linear(5, 3)), has_belief=has_belief)
+    with torch.no_grad():
+        network[0].weight.mul_(8)
+    held_out, new = torch.randn(4000, 5), torch.randn(20_000, 5)
+    targets, truth = (
+        torch.multinomial(network.predict(x).probs, 1, generator=torch.Generator().manual_seed(1))[:, 0]
+        for x in (held_out, new)
+    )
+    answered = ~network.abstain(new, risk=0.05, calibration=(held_out, targets))
+    wrong = network.predict(new).probs.argmax(1) != truth
+    assert wrong.double().mean() > 0.1
+    assert wrong[answered].double().mean() <= 0.05 < wrong[~answered].double().mean()
+    assert answered.double().mean() > 0.2
+    same = [
+        network.abstain(new, risk=0.05, calibration=(held_out.numpy(), targets.numpy())),
+        network.abstain(new, risk=0.05, calibration=(Belief(logits(network, held_out)), targets)),
+        Belief(logits(network, new)).abstain(risk=0.05, calibration=(logits(network, held_out), targets)),
+    ]
+    assert all(torch.equal(~answered, one) for one in same)
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({}, "threshold"),
+        ({"threshold": 0.9, "delta": 0.1}, "delta"),
+        ({"risk": 0.1}, "threshold"),
+        ({"risk": 0.1, "calibration": IMAGES}, "calibration"),
+        ({"risk": 0.1, "calibration": (IMAGES, torch.zeros(1).long())}, "calibration"),
+        ({"risk": 0.1, "calibration": (IMAGES, torch.full((len(IMAGES),), NEW))}, "calibration"),
+        ({"risk": 0.1, "calibration": (IMAGES, torch.full((len(IMAGES),), -1))}, "calibration"),
+        ({"risk": 0.1, "calibration": (IMAGES, np.zeros(len(IMAGES)))}, "calibration"),
+        ({"risk": 0.1, "calibration": (IMAGES[:, :2], torch.zeros(len(IMAGES)).long())}, "calibration"),
+    ],
+)
+def test_abstention_that_an_adapted_network_cannot_decide_names_the_argument(given, argument):
+    with pytest.raises(ArgumentError) as caught:
+        better_net().abstain(IMAGES, **given)
+    assert (caught.value.function, caught.value.argument) == ("abstain", argument)
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,13 @@ MISTAKES = [
     ("compare --model preact_resnet19", "did you mean preact_resnet18?"),
     ("compare --recipe cifarr", "did you mean cifar?"),
     ("compare --methods sofmax", "did you mean softmax?"),
+    ("compare --methods belief_matching:kl_wieght=1", "did you mean `kl_weight`?"),
+    # options of a method that it does not have; the error lists those that it has
+    ("compare --methods softmax:foo=1", "has none"),
+    ("compare --methods softmax,mc_dropout:foo=1", "rate, where, samples"),
+    ("compare --methods belief_matching:semi_foo=1", "semi, semi_weight, semi_ramp_up"),
+    ("train --method belief_matching:foo=1", "kl_weight, prior"),
+    ("adapt --features x.npz --controls softmax:foo=1", "softmax, label_smoothing, evidential"),
     ("train --set training.epoch=3", "did you mean `training.epochs`?"),
     ("train --set epochs", "`--set`"),
     ("reproduce tabel1", "did you mean table1?"),

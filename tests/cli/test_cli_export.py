@@ -1,5 +1,7 @@
 """`beliefmatch export`: files that return what `predict` does, for every method, or one line of refusal."""
 
+import csv
+import json
 import warnings
 
 import numpy as np
@@ -10,6 +12,7 @@ from beliefmatch import Belief
 from beliefmatch.cli import app, main
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import network_inputs
+from beliefmatch.data.table_encoding import MAX_CATEGORIES
 from beliefmatch.experiments.predict import restore
 from beliefmatch.experiments.run import execute
 from beliefmatch.integrations.export import OUTPUTS
@@ -133,6 +136,127 @@ def test_a_network_of_sentences_is_exported_for_its_tokens(tmp_path, capsys):
     torch.testing.assert_close(found["probs"], belief.probs, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found["precision"], belief.precision, rtol=1e-4, atol=0)
     assert "--with-preprocessing" in refused([*line, "--with-preprocessing", "--overwrite"], capsys)
+
+
+# Tables
+
+
+TOWNS = ("Bern", "Oslo", "Rome")
+
+
+def table_rows(count, seed=0):
+    """Age, with gaps, height, a town and a colour, and a class that follows from age and town."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        age, town = rng.normal(40, 10), rng.choice(TOWNS)
+        colour = f"c{rng.geometric(0.04)}"  # more colours than have inputs of their own
+        name = "old" if age + 10 * (town == "Rome") > 42 else "young"
+        yield f"{age:.3f}" if rng.random() > 0.1 else "", f"{rng.normal(170, 9):.2f}", town, colour, name
+
+
+def write_table(path, rows, names=("age", "height", "town", "colour", "class")):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("tables")
+    data = write_table(place / "people.csv", table_rows(900))
+    assert main(["train", "--data", f"{data}", "--epochs", "8", "--out", f"{place / 'run'}"]) == 0
+    return place / "run"
+
+
+def onnx_session(path):
+    session = imported("onnxruntime").InferenceSession(f"{path}", providers=["CPUExecutionProvider"])
+    return session, json.loads(session.get_modelmeta().custom_metadata_map["beliefmatch"])
+
+
+def predicted(run, place, rows, names=("age", "height", "town", "colour")):
+    """Probabilities that `beliefmatch predict` writes for a table."""
+    data, out = write_table(place / "new.csv", rows, names), place / "predictions.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a town that no training row had
+        assert main(["predict", f"{run}", f"{data}", "--out", f"{out}"]) == 0
+    return np.array([one["probs"] for one in json.loads(out.read_text("utf-8"))["predictions"]])
+
+
+def test_a_network_of_a_table_encodes_its_columns_itself(table_run, tmp_path, capsys):
+    """Raw numbers and indices of categories in onnxruntime give what `predict` gives for the same rows."""
+    imported("onnxruntime")
+    out = tmp_path / "m.onnx"
+    line = ["export", f"{table_run}", "--out", f"{out}", "--outputs", "probs", "--with-preprocessing"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "input numbers: float32 (batch, 2)" in shown and "input categories: int64 (batch, 2)" in shown
+    session, about = onnx_session(out)
+    how = about["preprocessing"]
+    assert how["numbers"] == ["age", "height"] and list(how["categories"]) == ["town", "colour"]
+    assert len(how["categories"]["colour"]) == MAX_CATEGORIES - 1
+    rows = [*table_rows(60, seed=1), ("35", "171", "Nowhere", "c9999", ""), ("", "", "", "", "")]
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(("age", "height", "town", "colour"))}
+    numbers = [[float(cell or "nan") for cell in columns[name]] for name in how["numbers"]]
+    categories = [
+        [values.index(cell) if cell in values else -1 for cell in columns[name]]
+        for name, values in how["categories"].items()
+    ]
+    given = {"numbers": np.array(numbers, np.float32).T, "categories": np.array(categories).T}
+    (probs,) = session.run(None, {name: np.ascontiguousarray(value) for name, value in given.items()})
+    truth = predicted(table_run, tmp_path, [row[:4] for row in rows])
+    assert truth.std(0).min() > 0.05
+    np.testing.assert_allclose(probs, truth, atol=2e-5)
+
+
+def test_without_preprocessing_the_metadata_says_what_each_input_of_a_table_is(table_run, tmp_path, capsys):
+    imported("onnxruntime")
+    out = tmp_path / "m.onnx"
+    assert main(["export", f"{table_run}", "--out", f"{out}", "--outputs", "probs"]) == 0
+    session, about = onnx_session(out)
+    how, rows = about["preprocessing"], [*table_rows(40, seed=2)]
+    assert f"input inputs: float32 (batch, {len(how['inputs'])})" in capsys.readouterr().out
+    assert how["inputs"][:4] == ["age", "height", "age is missing", "town=Bern"]
+    inputs = np.zeros((40, len(how["inputs"])), np.float32)
+    for row, cells in enumerate(rows):
+        cells = dict(zip(("age", "height", "town", "colour"), cells, strict=False))
+        for column in how["numeric"]:
+            name, cell = column["name"], cells[column["name"]]
+            value = float(cell) if cell else column["fill"]
+            inputs[row, how["inputs"].index(name)] = (value - column["mean"]) / column["std"]
+            if column["indicator"] and not cell:
+                inputs[row, how["inputs"].index(f"{name} is missing")] = 1
+        for column in how["categorical"]:
+            value = cells[column["name"]] if cells[column["name"]] in column["values"] else "other"
+            inputs[row, how["inputs"].index(f"{column['name']}={value}")] = 1
+    (probs,) = session.run(None, {"inputs": inputs})
+    np.testing.assert_allclose(probs, predicted(table_run, tmp_path, [row[:4] for row in rows]), atol=2e-5)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pt2"])
+def test_a_table_of_numbers_alone_has_one_input_in_every_format(tmp_path, ending):
+    rows = [(age, height, name) for age, height, _, _, name in table_rows(200)]
+    data = write_table(tmp_path / "people.csv", rows, ("age", "height", "class"))
+    line = ["train", "--data", f"{data}", "--epochs", "2", "--out", f"{tmp_path / 'run'}"]
+    assert main(line) == 0
+    made = export_run(tmp_path / "run", tmp_path / f"m{ending}", with_preprocessing=True)
+    assert [(one.name, one.shape) for one in made.record.inputs] == [("numbers", ["batch", 2])]
+    network = loaded_script(made.path) if ending == ".pt" else torch.export.load(made.path).module()
+    numbers = torch.tensor([[30.0, 160.0], [float("nan"), 190.0], [55.0, float("nan")]])
+    found = network(numbers)["probs"].numpy()
+    texts = [["" if np.isnan(one) else f"{one}" for one in row] for row in numbers.tolist()]
+    truth = predicted(tmp_path / "run", tmp_path, texts, ("age", "height"))
+    np.testing.assert_allclose(found, truth, atol=2e-5)
+
+
+def test_a_column_that_float32_cannot_hold_is_refused_by_name(tmp_path, capsys):
+    rows = [(f"{1.7e9 + 10 * float(height)}", name) for _, height, _, _, name in table_rows(100)]
+    data = write_table(tmp_path / "times.csv", rows, ("seconds", "class"))
+    assert main(["train", "--data", f"{data}", "--epochs", "1", "--out", f"{tmp_path / 'run'}"]) == 0
+    capsys.readouterr()
+    line = ["export", f"{tmp_path / 'run'}", "--out", f"{tmp_path / 'm.pt'}"]
+    said = refused([*line, "--with-preprocessing"], capsys)
+    assert "--with-preprocessing" in said and "'seconds'" in said
+    assert main(line) == 0
 
 
 @pytest.mark.parametrize(

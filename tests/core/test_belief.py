@@ -554,6 +554,7 @@ def test_integers_of_numpy_are_accepted():
             ValueError,
             "Belief.abstain: `delta`",
         ),
+        (lambda: THREE.abstain(0.5, delta=0.1), ValueError, "Belief.abstain: `delta`"),
         *(
             (lambda bad=bad: THREE.abstain(risk=0.1, calibration=bad), kind, "Belief.abstain: `calibration`")
             for bad, kind in [

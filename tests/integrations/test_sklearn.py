@@ -1,6 +1,7 @@
 """`BeliefClassifier`: scikit-learn's own checks, laws of weights and votes, and life inside pipelines."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_circles, make_classification
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, TimeSeriesSplit, cross_val_score
@@ -19,8 +20,12 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from beliefmatch import belief_matching_loss
+from beliefmatch._errors import ArgumentError, ArgumentWarning
 from beliefmatch.sklearn import BeliefClassifier
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"  # short trainings, on purpose
+)
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "weights reach the same optimum as repeated rows, but to the tolerance of the solver only"
@@ -98,6 +103,7 @@ def test_on_one_dimension_of_overlap_it_agrees_with_logistic_regression():
     np.testing.assert_allclose(own.predict_proba(X), other.predict_proba(X), atol=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:.*same features in every row")
 def test_constant_features_give_the_posterior_of_the_base_rates():
     X, y = np.ones((30, 2)), np.array([0] * 20 + [1] * 10)
     alpha = quick(kl_weight=0.1, weight_decay=1e-6).fit(X, y).belief(X[:1]).alpha[0].numpy()
@@ -149,6 +155,71 @@ def test_all_readings_of_a_prediction_agree(rows):
     np.testing.assert_array_equal(by_precision, (belief.precision < 50).numpy())
 
 
+def test_without_a_threshold_answers_have_a_confidence_of_at_least_90_percent(rows):
+    X, y = rows
+    model = quick().fit(X, y)
+    np.testing.assert_array_equal(model.abstain(X), model.predict_proba(X).max(1) < 0.9)
+
+
+def test_a_risk_bounds_the_error_among_the_answers_to_fresh_rows():
+    """Of 20 draws of calibration rows, at most a share `delta` gives a threshold that exceeds the risk."""
+    names = np.array(["b", "f", "z"])
+    X, y = make_classification(
+        40_000, 6, n_informative=4, n_redundant=0, n_classes=3, flip_y=0, class_sep=1.5, random_state=3
+    )
+    model = quick().fit(X[:300], names[y[:300]])
+    fresh, truth = X[20_000:], names[y[20_000:]]
+    wrong = model.predict(fresh) != truth
+    assert wrong.mean() > 0.2
+    errors, coverages = [], []
+    for start in range(300, 19_900, 980):
+        rows = slice(start, start + 980)
+        calibration = (X[rows], names[y[rows]])
+        answered = ~model.abstain(fresh, risk=0.2, calibration=calibration, delta=0.1)
+        errors.append(wrong[answered].mean())
+        coverages.append(answered.mean())
+    assert np.mean(np.array(errors) > 0.2) <= 0.1
+    assert 0.3 < np.mean(coverages) < 0.7
+
+
+def test_labels_with_gaps_calibrate_as_their_ids_do(rows):
+    X, y = rows
+    gaps = np.array([-3, 4, 90])
+    by_id, by_label = quick().fit(X, y), quick().fit(X, gaps[y])
+    some = y < 2  # the third class is absent
+    expected = by_id.abstain(X, risk=0.3, calibration=(X[some], y[some]), delta=0.5)
+    assert 0 < expected.sum() < len(X)
+    found = by_label.abstain(X, risk=0.3, calibration=(X[some], gaps[y[some]]), delta=0.5)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (lambda X, y: {"threshold": 0.5, "delta": 0.1}, "delta"),
+        (lambda X, y: {"delta": 0.1}, "threshold"),
+        (lambda X, y: {"threshold": 0.5, "risk": 0.1, "calibration": (X, y)}, "threshold"),
+        (lambda X, y: {"risk": 0.1}, "threshold"),
+        (lambda X, y: {"risk": 0.1, "calibration": X}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y[:-1])}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y + 1)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, np.eye(3)[y])}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y + 0.5)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, np.full(len(y), None))}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X[:, :2], y)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X * np.nan, y)}, "calibration"),
+        (lambda X, y: {"risk": 2, "calibration": (X, y)}, "risk"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y), "delta": 0}, "delta"),
+    ],
+)
+def test_abstention_that_cannot_be_decided_names_the_argument(rows, given, argument):
+    X, y = rows
+    model = quick().fit(X, y)
+    with pytest.raises(ArgumentError) as caught:
+        model.abstain(X, **given(X, y))
+    assert (caught.value.function, caught.value.argument) == ("BeliefClassifier.abstain", argument)
+
+
 def test_the_decision_function_of_two_classes_is_the_log_odds(rows):
     X, y = rows
     model = quick().fit(X, np.array(["no", "yes"])[(y > 0).astype(int)])
@@ -175,6 +246,7 @@ def test_one_vote_each_is_a_label(rows):
     assert votes.score(X, np.eye(3)[y]) == labels.score(X, y)
 
 
+@pytest.mark.filterwarnings("ignore:.*same features in every row")
 def test_more_votes_make_a_surer_belief():
     """The posterior of n votes in the shares (1, 0) is Dir(1 + n/λ, 1), whatever the features."""
     X = np.ones((40, 1))
@@ -211,6 +283,7 @@ def test_class_weights_equal_sample_weights_for_labels_and_for_votes(rows):
         np.testing.assert_allclose(model.predict_proba(X), expected, atol=2e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.*same features in every row")
 def test_balanced_weights_even_out_the_classes():
     y = np.array([0] * 90 + [1] * 10)
     X = np.ones((100, 1))
@@ -368,6 +441,7 @@ def test_large_offsets_of_a_column_cost_no_digits(rows):
     np.testing.assert_allclose(quick().fit(X + 1e9, y).predict_proba(X + 1e9), expected, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.*a single row of")
 def test_few_rows_and_rare_classes_are_fitted():
     X, y = load_iris(return_X_y=True)
     few = [0, 1, 50, 51, 100]
@@ -426,3 +500,115 @@ def test_wrong_votes_are_named(rows):
     for read in (quick().belief, lambda X: quick().score(X, votes), lambda X: quick().score(X, y)):
         with pytest.raises(NotFittedError):
             read(X)
+
+
+# Data and parameters that cannot give a useful model
+
+
+def with_value(X, value):
+    return np.concatenate([np.full((1, X.shape[1]), value), X[1:]])
+
+
+def fit_warnings(model, X, y):
+    """Category and message of each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    return [(one.category, f"{one.message}") for one in caught]
+
+
+@pytest.mark.parametrize("hidden", [(), (4,)])
+def test_classes_of_a_single_row_are_warned_of(rows, hidden):
+    X, y = rows
+    names = np.array(["a", "b", "c", "rare"])
+    model = BeliefClassifier(hidden, kl_weight=0.01, weight_decay=0.01, learning_rate=0.03, random_state=0)
+    [(kind, message)] = fit_warnings(model, X, names[np.r_[3, y[1:]]])
+    assert kind is ArgumentWarning and "`y`" in message and "class 'rare'" in message
+    assert model.predict_proba(X).shape == (240, 4)
+    assert fit_warnings(model, X, names[y]) == []
+
+
+def test_a_class_without_a_vote_is_warned_of_and_is_improbable(rows):
+    X, y = rows
+    votes = np.eye(4)[y] * 3
+    model = quick()
+    [(kind, message)] = fit_warnings(model, X, votes)
+    assert kind is ArgumentWarning and "`y`" in message and "class 3" in message
+    assert model.predict_proba(X)[:, 3].max() < 0.05
+
+
+def test_features_that_never_vary_are_warned_of_and_give_the_frequencies(rows):
+    _, y = rows
+    model = quick(kl_weight=1e-4)
+    [(kind, message)] = fit_warnings(model, np.full((240, 2), 7.0), y)
+    assert kind is ArgumentWarning and "`X`" in message
+    np.testing.assert_allclose(model.predict_proba([[7.0, 7.0]])[0], np.bincount(y) / 240, atol=1e-3)
+
+
+def test_one_feature_that_never_varies_changes_nothing(rows):
+    X, y = rows
+    model = quick()
+    assert fit_warnings(model, np.c_[X, np.ones(240)], y) == []
+    expected = quick().fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(model.predict_proba(np.c_[X, np.ones(240)]), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("value", "is_warned"), [(1e3, False), (1e12, True), (-1e120, True)])
+def test_a_value_that_hides_all_others_is_warned_of(rows, value, is_warned):
+    X, y = rows
+    found = fit_warnings(quick(), np.c_[with_value(X[:, :1], value), X[:, 1:]], y)
+    assert [kind for kind, _ in found] == [ArgumentWarning] * is_warned
+    assert all("`X`" in message and "column 0" in message for _, message in found)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BeliefClassifier((4,), kl_weight=0.01, weight_decay=0.01, max_iter=2, random_state=0),
+        quick(kl_weight=1e30),
+    ],
+)
+def test_a_fit_that_has_not_converged_is_warned_of(rows, model):
+    [(kind, _)] = fit_warnings(model, *rows)
+    assert kind is ConvergenceWarning
+
+
+def test_a_fixed_number_of_epochs_is_no_failure_to_converge(rows):
+    model = BeliefClassifier(
+        (4,), kl_weight=0.01, weight_decay=0.01, max_iter=2, early_stopping=False, random_state=0
+    )
+    assert fit_warnings(model, *rows) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("learning_rate", lambda X, y: BeliefClassifier((4,), learning_rate=1e30).fit(X, y)),
+        (
+            "learning_rate",
+            lambda X, y: BeliefClassifier((4,), learning_rate=1e30, early_stopping=False).fit(X, y),
+        ),
+        (
+            "learning_rate",
+            lambda X, y: BeliefClassifier((4,), learning_rate=1e30).partial_fit(X, y, [0, 1, 2]),
+        ),
+        ("y", lambda X, y: quick().fit(X, 1e30 * np.eye(3)[y])),
+        ("y", lambda X, y: quick().fit(X, 1e300 * np.eye(3)[y])),
+        ("sample_weight", lambda X, y: quick().fit(X, y, np.full(len(y), 1e200))),
+        ("X", lambda X, y: quick().fit(with_value(X, 1e300), y)),
+    ],
+)
+def test_numbers_that_overflow_name_their_argument(rows, argument, call):
+    with pytest.raises(ArgumentError) as caught:
+        call(*rows)
+    assert (caught.value.function, caught.value.argument) == ("BeliefClassifier", argument)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("call", ["fit", "partial_fit", "predict_proba", "belief", "abstain"])
+def test_features_that_are_not_finite_are_refused_by_every_method(rows, value, call):
+    X, y = rows
+    model = quick().fit(X, y)
+    more = {"fit": (y,), "partial_fit": (y,)}.get(call, ())
+    with pytest.raises(ValueError, match="Input X contains"):
+        getattr(model, call)(with_value(X, value), *more)

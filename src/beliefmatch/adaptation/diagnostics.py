@@ -63,6 +63,7 @@ _MIN_GAP, _MIN_AUROC = 0.005, 0.51  # smaller differences decide nothing, howeve
 _NEARLY_ALL = 0.95  # share of a class beyond which no head can be much better than always answering it
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
 _MIN_ROWS, _MIN_OF_CLASS = 50, 5
+_OUTLIER = 1e6  # times the usual length: such a row leaves no digits of the others in single precision
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
 _SAMPLED = 2000  # validation rows that are searched for among the training rows
@@ -232,7 +233,13 @@ def _listed(ids: Tensor) -> str:
 
 def data_warnings(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """Problems of the data that are found before any head is fitted."""
-    messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
+    messages = (
+        _numbered_differently(sets, found, init),
+        _copied(sets),
+        _few(sets.validation, found),
+        _single(sets, found),
+        _degenerate(sets.train),
+    )
     return [one for one in messages if one is not None]
 
 
@@ -299,6 +306,41 @@ def _few(validation: Features, found: LabelSet) -> str | None:
         return None
     wanted = f"{_MIN_ROWS} rows, and {_MIN_OF_CLASS} a class, is the recommended minimum"
     return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
+
+
+def _single(sets: FeatureSets, found: LabelSet) -> str | None:
+    """Warn of classes with one training row."""
+    targets = sets.train.targets
+    if targets.dim() == 1:
+        rows = targets[targets >= 0].bincount(minlength=found.classes)
+    else:
+        rows = (targets > 0).sum(0)
+    single = (rows == 1).nonzero()[:, 0]
+    if not len(single):
+        return None
+    which = "class" if len(single) == 1 else "each of the classes"
+    return f"`train` has a single row of {which} {_listed(single)}, too few to learn from"
+
+
+def _degenerate(train: Features) -> str | None:
+    """Warn if all rows are equal, or if one is so long that all others are equal beside it."""
+    first, is_same, lengths = None, True, []
+    for rows, _ in train.blocks(block_size(train)):
+        first = rows[:1] if first is None else first
+        is_same = is_same and bool((rows == first).all())
+        lengths.append(rows.abs().amax(1))
+    longest = torch.cat(lengths) if lengths else torch.zeros(0)
+    if len(longest) < 2:
+        return None
+    if is_same:
+        return "`train` has the same features in every row; a head can only learn how frequent classes are"
+    usual, place = longest.median().item(), int(longest.argmax())
+    if longest[place].item() <= _OUTLIER * usual or usual == 0:
+        return None
+    fact = (
+        f"`train` has features of up to {longest[place].item():.3g} in row {place}, {usual:.3g} in most rows"
+    )
+    return f"{fact}; the long row hides the others, look for wrong values"
 
 
 # Contamination

@@ -1,7 +1,7 @@
 """A copy of a classifier with other weights in its head, and the methods that adapted classifiers have."""
 
 import copyreg
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._rows import work_dtype
-from beliefmatch._validate import describe, fail, require_choice, warn
+from beliefmatch._validate import describe, fail, naming_arguments, require_choice, warn
 from beliefmatch.adaptation.ensemble import mixed
 from beliefmatch.adaptation.heads import (
     Head,
@@ -23,7 +23,7 @@ from beliefmatch.adaptation.heads import (
     obstacle,
     unwrapped,
 )
-from beliefmatch.belief import Belief, Measure
+from beliefmatch.belief import AbstentionRule, Belief, Measure
 from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
@@ -224,14 +224,41 @@ class BeliefMixin(nn.Module):
         belief = Belief(logits)
         return Prediction(probs=belief.probs, belief=belief)
 
-    def abstain(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
+    def abstain(
+        self,
+        x: Any,
+        threshold: float | None = None,
+        *,
+        measure: Measure = "confidence",
+        risk: float | None = None,
+        calibration: tuple[Any, Any] | None = None,
+        delta: float | None = None,
+    ) -> Tensor:
         """Whether to withhold the prediction, for each example of a batch; see `Belief.abstain`.
 
-        Without a belief, `measure` is "confidence" or "entropy".
+        Args:
+            x: A batch.
+            threshold: Value of the measure.
+            measure: What tells doubt. Without a belief, "confidence" or "entropy".
+            risk: Error rate that the answers must not exceed, in place of `threshold`.
+            calibration: A held-out batch and its class ids, with `risk`. A Belief may take the place of the
+                batch: `Belief.cat` joins those of several.
+            delta: Probability with which the guarantee of `risk` may fail, 0.05 by default.
         """
         if not self.has_belief:
             require_choice("abstain", "measure", measure, _MEASURES_OF_PROBS)
-        return Belief(_logits(self, x, "abstain")).abstain(threshold, measure=measure)
+        rule = AbstentionRule("abstain", threshold, measure, risk, calibration, delta)
+        return rule.abstains(Belief(_logits(self, x, "abstain")), partial(_held_out, self))
+
+
+def _held_out(model: nn.Module, function: str, inputs: Any, targets: Any) -> tuple[Belief, Any]:
+    """The belief about a held-out batch, and its class ids."""
+    if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu":
+        targets = torch.from_numpy(targets.astype(np.int64))
+    if isinstance(inputs, Belief):
+        return inputs, targets
+    with naming_arguments(function, x="calibration"):
+        return Belief(_logits(model, inputs, function)), targets
 
 
 def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-_SHOWN_CLASSES = 10
+_SHOWN_NAMES = 10
 
 
 def export(
@@ -58,8 +58,7 @@ def _summary(made: "ExportedFile") -> list[str]:
         f"output {one.name}: {one.dtype} {_shape(one.shape)}. {one.description}" for one in record.outputs
     ]
     if names := record.class_names:
-        others = f", ... ({len(names)} in all)" if len(names) > _SHOWN_CLASSES else ""
-        lines.append(f"classes: {', '.join(names[:_SHOWN_CLASSES])}{others}")
+        lines.append(f"classes: {_words(names)}")
     sizes = ", ".join(f"{size}" for size in sorted(set(made.batch_sizes)))
     worst = max(made.differences.values())
     lines.append(f"verified: largest difference from the network {worst:.1g}, in batches of {sizes}")
@@ -71,4 +70,11 @@ def _shape(sizes: list[int | str]) -> str:
 
 
 def _words(value: Any) -> str:
-    return ", ".join(f"{one:.6g}" for one in value) if isinstance(value, list) else f"{value}"
+    """Numbers, or the first few names, of the preprocessing; what is longer is in the metadata alone."""
+    if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        names = list(value) if isinstance(value, dict) else [one["name"] for one in value]
+        return f"{_words(names)}; see the metadata of the file" if names else "none"
+    if not isinstance(value, list):
+        return f"{value}"
+    shown = [f"{one:.6g}" if isinstance(one, float | int) else f"{one}" for one in value[:_SHOWN_NAMES]]
+    return ", ".join(shown) + (f", ... ({len(value)} in all)" if len(value) > _SHOWN_NAMES else "")

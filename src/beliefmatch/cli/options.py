@@ -474,7 +474,8 @@ ExportOutputs = Annotated[str | None, _option("NAME,...",
 ExportFile = Annotated[str | None, _option("FILE",
     "File to write. Default: model.onnx, model.pt or model.pt2, by the format.")]
 WithPreprocessing = Annotated[bool, _option("--with-preprocessing",
-    "Include the normalisation of images: the input is then RGB bytes (N, H, W, C), not normalised numbers.")]
+    "Include the preparation of inputs. Images are then RGB bytes (N, H, W, C), not normalised numbers. Rows "
+    "of a table are then numbers, NaN where missing, and indices of categories, not the encoded matrix.")]
 Opset = Annotated[int | None, _option("N",
     "Version of the ONNX operator set, at least 18. Default: that of the installed exporter.")]
 Overwrite = Annotated[bool, _option("--overwrite", "Replace the file if it exists.")]

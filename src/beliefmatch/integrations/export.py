@@ -643,7 +643,7 @@ def _batches(tensors: Sequence[Tensor], dynamic: Mapping[int, str]) -> list[list
 def _varied(rows: Tensor, is_opposite: bool, generator: torch.Generator) -> Tensor:
     """The rows, or their opposite, which finds code that depends on values; numbers have noise added."""
     if rows.dtype == torch.float32:
-        scale = 0.1 + rows.std(correction=0)
+        scale = 0.1 + rows[~rows.isnan()].std(correction=0).nan_to_num()  # missing values of a table are NaN
         noisy = rows + 0.3 * scale * torch.randn(rows.shape, generator=generator)
         return -2 * noisy if is_opposite else noisy
     return 255 - rows if is_opposite and rows.dtype == torch.uint8 else rows

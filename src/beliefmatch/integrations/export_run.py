@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.heads import call_model, logits_of
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import network_inputs
+from beliefmatch.data.table_encoding import TableEncoding
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import method_of, trained_member
 from beliefmatch.experiments.run_dir import RunDirectory
@@ -32,6 +33,8 @@ from beliefmatch.methods.temperature import TemperaturePredictor
 
 __all__ = ["export_run"]
 
+_ROWS = 16  # of the example batch of a table
+_MAX_OFFSET = 1e4  # deviations from 0 to the mean: more leave float32 fewer than three digits of a deviation
 _SENTENCES = ("One sentence.", "A sentence that is a little longer, for padding.", "Another one, shorter.")
 
 
@@ -52,8 +55,10 @@ def export_run(
         path: File to write; by default model.onnx, model.pt2 or model.pt, by the format.
         format: "onnx", "exported" or "torchscript"; by the ending of `path`, or else onnx, by default.
         outputs: Names of `beliefmatch.integrations.export.OUTPUTS`.
-        with_preprocessing: Whether the file normalises images itself: then its input is bytes (N, H, W, C) in
-            the order red, green, blue, in place of normalised numbers (N, C, H, W).
+        with_preprocessing: Whether the file prepares its inputs itself. Of images it then takes bytes
+            (N, H, W, C) in the order red, green, blue, in place of normalised numbers (N, C, H, W). Of a
+            table it takes the numbers of the columns, NaN where one is missing, and the indices of
+            categories, in place of the encoded matrix.
         opset: Version of the operator set of ONNX.
         overwrite: Whether an existing file is replaced.
 
@@ -90,16 +95,21 @@ class _Restored:
     class_names: tuple[str, ...]
     shape: tuple[int, int, int] | None = None
     preprocessing: Preprocessing | None = None
+    encoding: TableEncoding | None = None
     tokenizer: dict[str, Any] | None = None
     tokens: dict[str, Tensor] | None = None
 
-    def inputs(self, with_preprocessing: bool) -> tuple[dict[str, Tensor], nn.Module, dict[str, Any]]:
+    def inputs(
+        self, with_preprocessing: bool
+    ) -> tuple[Tensor | dict[str, Tensor], nn.Module, dict[str, Any]]:
         """An example batch, the network that takes it, and what has to be done to inputs first."""
         if self.tokens is not None and self.tokenizer is not None:
             if with_preprocessing:
                 fact = "`with_preprocessing` must be False for a network of sentences"
                 raise fail("export", f"{fact}, whose tokenizer no such file can hold.")
             return self.tokens, self.network, self.tokenizer
+        if self.encoding is not None:
+            return _table_inputs(self.network, self.encoding, with_preprocessing)
         assert self.shape is not None and self.preprocessing is not None
         channels, height, width = self.shape
         generator = torch.Generator().manual_seed(0)
@@ -121,17 +131,27 @@ def _restored(directory: Path) -> _Restored:
         return _Restored(found.network, found.has_belief, found.class_names, **form)
     config, facts = home.config(), home.read_model()
     method = method_of(config)
-    if not facts.get("shape") or not facts.get("preprocessing"):
-        fact = "`run` must be of a network of images or sentences"
+    form = _form(facts)
+    if not form:
+        fact = "`run` must be of a network of images, tables or sentences"
         raise fail("export", f"{fact}, got {directory}; use beliefmatch.export in Python.")
     networks = [trained_member(home, member, caller="export").eval() for member in range(method.members)]
     return _Restored(
         _one_network(method.restored(networks, facts["learned"]), config.method.name),
         method.reads != "softmax",
         tuple(facts["class_names"]),
-        tuple(facts["shape"]),
-        Preprocessing.from_json(facts["preprocessing"]),
+        **form,
     )
+
+
+def _form(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the inputs of a trained network are; nothing where that is not known."""
+    if "table" in facts:
+        return {"encoding": TableEncoding.from_json(facts["table"])}
+    if facts.get("shape") and facts.get("preprocessing"):
+        preprocessing = Preprocessing.from_json(facts["preprocessing"])
+        return {"shape": tuple(facts["shape"]), "preprocessing": preprocessing}
+    return {}
 
 
 def _image_facts(
@@ -152,6 +172,41 @@ def _image_facts(
         list(reversed(x)) if order == "bgr" else list(x) for x in (preprocessing.mean, preprocessing.std)
     )
     return {**facts, **scaled, "normalisation": "(pixel - mean) / std", "mean": mean, "std": std}
+
+
+def _table_inputs(
+    network: nn.Module, encoding: TableEncoding, with_preprocessing: bool
+) -> tuple[Tensor | dict[str, Tensor], nn.Module, dict[str, Any]]:
+    """An example batch of a table, the network that takes it, and what its columns are."""
+    generator = torch.Generator().manual_seed(0)
+    if not with_preprocessing:
+        inputs = torch.randn(_ROWS, len(encoding.input_names), generator=generator)
+        kept = {
+            name: value for name, value in encoding.to_json().items() if name in ("numeric", "categorical")
+        }
+        return inputs, network, {"inputs": list(encoding.input_names), **kept}
+    for column in encoding.numeric:
+        if abs(column.mean) > _MAX_OFFSET * column.std:
+            fact = f"`with_preprocessing` must be False for the column {column.name!r}, whose numbers near"
+            remedy = "export without it and encode rows by the means and deviations in the metadata"
+            raise fail("export", f"{fact} {column.mean:g} differ by {column.std:g}; {remedy}.")
+    example, facts = {}, {}
+    if encoding.numeric:
+        mean, std = (
+            torch.tensor([getattr(one, name) for one in encoding.numeric]) for name in ("mean", "std")
+        )
+        numbers = mean + std * torch.randn(_ROWS, len(mean), generator=generator)
+        example["numbers"] = numbers.masked_fill(
+            torch.rand(numbers.shape, generator=generator) < 0.2, torch.nan
+        )
+        facts |= {"numbers": [one.name for one in encoding.numeric], "missing_number": "NaN"}
+    if encoding.categorical:
+        sizes = torch.tensor([len(one.values) for one in encoding.categorical])
+        drawn = torch.rand(_ROWS, len(sizes), generator=generator)
+        example["categories"] = (drawn * (sizes + 1)).long() - 1
+        values = {one.name: list(one.values) for one in encoding.categorical}
+        facts |= {"categories": values, "unknown_category": "-1"}
+    return example, _Encoded(network, encoding), facts
 
 
 def _text_facts(home: RunDirectory) -> dict[str, Any]:
@@ -252,3 +307,35 @@ class _Named(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         return call_model(self.network, images)
+
+
+class _Encoded(nn.Module):
+    """A network of the columns of a table, which it encodes as `TableEncoding.encode` does.
+
+    `numbers` are the numeric columns, NaN where a cell is empty. `categories` are indices of the values of
+    the text columns, int64; any other index is a value that no training row had.
+    """
+
+    def __init__(self, network: nn.Module, encoding: TableEncoding) -> None:
+        super().__init__()
+        self.network, self.encoding = network, encoding
+
+    def forward(self, numbers: Tensor | None = None, categories: Tensor | None = None) -> Any:
+        parts = []
+        if numbers is not None:
+            columns = self.encoding.numeric
+            fill, mean, std = (
+                torch.tensor([getattr(one, name) for one in columns], dtype=torch.float64)
+                for name in ("fill", "mean", "std")
+            )
+            is_missing = numbers.isnan()
+            parts.append((torch.where(is_missing, fill, numbers.double()) - mean) / std)
+            indicators = [index for index, one in enumerate(columns) if one.indicator]
+            parts += [is_missing[:, [index]].double() for index in indicators]
+        if categories is not None:
+            for index, column in enumerate(self.encoding.categorical):
+                own = (categories[:, [index]] == torch.arange(len(column.values))).double()
+                parts.append(own)
+                if column.others:
+                    parts.append(1 - own.sum(1, keepdim=True))
+        return call_model(self.network, torch.cat(parts, 1).float())

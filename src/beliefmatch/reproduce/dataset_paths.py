@@ -61,14 +61,15 @@ def require_datasets(name: str, configs: Sequence[RunConfig | TransferConfig], d
         return
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     if not root.is_dir():
-        raise MissingDataError("reproduce", f"`data_dir` must be a directory with {listed}, got a file.")
+        raise MissingDataError("reproduce", "data_dir", f"must be a directory with {listed}, got a file.")
     entries = [entry.name for entry in root.iterdir()]
     found = [one for one in names if any(re.match(rf"{re.escape(one)}([_.-]|$)", entry) for entry in entries)]
     missing = [one for one in names if one not in found]
     if missing:
         raise MissingDataError(
             "reproduce",
-            f"`data_dir` must hold {listed} by their names for {name} (NAME_test and, "
+            "data_dir",
+            f"must hold {listed} by their names for {name} (NAME_test and, "
             f"to train on, NAME_train as .npz or Parquet, or a folder NAME, see docs/data.md); there is no "
             f"{' and no '.join(missing)} in {root}.",
         )
@@ -110,7 +111,8 @@ def explain_missing_data(
         )
         raise MissingDataError(
             "reproduce",
-            f"`data_dir` must {expected}; {name} needs {', '.join(names)} "
+            "data_dir",
+            f"must {expected}; {name} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
             f"{reason_of(error)}.",
         ) from error
