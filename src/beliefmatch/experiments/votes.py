@@ -239,7 +239,7 @@ def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
         raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
-    config = AdaptConfig(labels="new", controls=())
+    config = AdaptConfig(labels="new", controls=(), vote_scale=False)  # all items have one scale
     with _warning_of_features():
         chosen = _head(votes, rows, order[voted[order]], config).candidate
     config = replace(config, kl_weights=(chosen.kl_weight,), weight_decays=(chosen.weight_decay,))
