@@ -385,7 +385,7 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
         item, count = votes.items[int(most.argmax())], int(most.max())
         remedy = f"give `panel` as {count}"
         if count > LARGEST_PANEL:
-            remedy = f"leave out votes of items with more than {LARGEST_PANEL}, the largest panel"
+            remedy = f"keep at most {LARGEST_PANEL} votes of each item, the largest panel"
         fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
         raise fail(_CALLER, f"{fact} where {item!r} has {count}; {remedy}.")
 
