@@ -219,9 +219,9 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
 
     The votes that are still to come follow the Pólya distribution with concentrations α + votes. The
     probability is exact: for each number of votes f of the winner, a recursion over the classes adds up all
-    ways to give every other class fewer than f votes or, in a tie, f. More than half of the panel is a tail of
-    a beta-binomial distribution. The cost grows with the square of the panel (times its logarithm) for each
-    class; the error is below 1e-12.
+    ways to give every other class fewer than f votes or, in a tie, f. More than half of the panel is a tail
+    of a beta-binomial distribution. The cost grows with the square of the panel (times its logarithm) for
+    each class; the error is below 1e-12.
 
     Args:
         logits: ln α, of shape (..., K).

@@ -255,7 +255,7 @@ def test_the_majority_equals_the_sum_over_all_outcomes(classes, panel, data, see
 
 @pytest.mark.parametrize("shift", [-12.0, 0.0, 0.4, 4.0, 12.0])
 def test_the_majority_of_a_large_panel_equals_the_sum_over_all_outcomes(shift):
-    """Of three classes, whose outcomes are a triangle; the products of the recursion are Fourier transforms."""
+    """Of three classes, whose outcomes are a triangle; products of the recursion are Fourier transforms."""
     panel, votes = 160, np.array([3, 0, 9])
     z = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64) + shift
     first, second = np.meshgrid(range(149), range(149), indexing="ij")

@@ -1,8 +1,8 @@
 """The precision of a fitted belief, by the scatter of held-out votes.
 
 The means of a belief are fitted by the loss, and how sure it is by λ, which the probabilities alone choose.
-Votes of the same example tell how sure it should be: `beliefmatch.votes.fit_scale`. Since α is e^logits, ln of
-the scale is a shift of the bias, which leaves all probabilities as they are.
+Votes of the same example tell how sure it should be: `beliefmatch.votes.fit_scale`. Since α is e^logits, ln
+of the scale is a shift of the bias, which leaves all probabilities as they are.
 """
 
 import math
