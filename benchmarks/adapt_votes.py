@@ -31,6 +31,7 @@ sys.path.insert(0, f"{Path(__file__).parents[1]}")  # for the networks of exampl
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
 from beliefmatch._environment import hardware, versions
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
@@ -127,7 +128,7 @@ def archives(
 def judged(path: Path) -> Iterator[dict[str, Any]]:
     """Scores of every line of the command's table on the test rows."""
     sets, init = feature_sets(path)
-    made = refit(sets, init=init)
+    made = refit(sets, init=init, adapt_config=AdaptConfig(vote_scale=False))
     assert sets.test is not None
     votes = sets.test.targets.double()
     disagree = votes.amax(1) / votes.sum(1) < AGREEMENT

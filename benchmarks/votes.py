@@ -91,7 +91,7 @@ def judged(features: np.ndarray, counts: np.ndarray, seed: int, errors: tuple[fl
     few = drawn(counts, TRAINING_VOTES, rng)
     fit_on, choose_on = (as_features(features[rows], few[rows]) for rows in (train, validation))
     sets = FeatureSets(fit_on, choose_on)
-    made = refit(sets, adapt_config=AdaptConfig(labels="new", controls=("softmax",)))
+    made = refit(sets, adapt_config=AdaptConfig(labels="new", controls=("softmax",), vote_scale=False))
     on_validation, on_test = (torch.from_numpy(features[rows]) for rows in (validation, test))
     heads: dict[str, tuple[Tensor, Tensor]] = {}
     for name, label in (("softmax", "softmax"), ("belief matching", "belief matching")):

@@ -115,7 +115,7 @@ def _judged(features: Features, targets: Tensor, votes: Tensor, trial: int) -> I
     fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
     told = Features(features.rows, targets, f"{features.digest}-{trial}")
     sets = FeatureSets(told.subset(np.sort(fit)), told.subset(np.sort(choose)))
-    adapt_config = AdaptConfig(labels="new", controls=CONTROLS)
+    adapt_config = AdaptConfig(labels="new", controls=CONTROLS, vote_scale=False)
     made = refit(sets, classes=votes.shape[1], adapt_config=adapt_config)
     rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
     known = told.targets[torch.from_numpy(np.sort(choose))].double()

@@ -118,6 +118,7 @@ def adapt(
     learning_rate: float = 3e-4,
     seeds: Sequence[int] = (0,),
     batchnorm: bool = False,
+    vote_scale: bool = True,
     risks: Sequence[float] = (0.01, 0.05),
     delta: float = 0.05,
     cache: FeatureCache | str | Path | None = None,
@@ -159,6 +160,9 @@ def adapt(
         learning_rate: Learning rate of Adam with the protocol "paper".
         seeds: Seeds of the initial weights with the protocol "paper".
         batchnorm: Whether BatchNorm layers are trained together with the chosen head afterwards.
+        vote_scale: Whether the precision of the belief is fitted to the validation votes, where targets are
+            counts and some examples have two votes or more; the probabilities stay as they are. The scale is
+            in the bias of the head: `belief(x)` has it, and so do copies, exports and records.
         risks: Error rates among answered examples for which to compute a confidence threshold.
         delta: Probability with which each of these thresholds may fail.
         cache: Directory, or `FeatureCache`, that keeps the features for the next call.

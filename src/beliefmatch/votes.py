@@ -50,6 +50,8 @@ _EXACT_TERMS = 16
 """Votes of one class up to which R is summed term by term; beyond them Stirling's series is exact."""
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _NUMBERS_AT_ONCE = 1 << 22
+_DIRECT_TERMS = 48
+"""Length of a polynomial up to which products are summed term by term; longer ones by Fourier transforms."""
 _MOST_STEPS = 2000
 """To the mean of a class prior; a few suffice far from α₀ = 1."""
 
@@ -217,7 +219,9 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
 
     The votes that are still to come follow the Pólya distribution with concentrations α + votes. The
     probability is exact: for each number of votes f of the winner, a recursion over the classes adds up all
-    ways to give every other class fewer than f votes or, in a tie, f.
+    ways to give every other class fewer than f votes or, in a tie, f. More than half of the panel is a tail
+    of a beta-binomial distribution. The cost grows with the square of the panel (times its logarithm) for
+    each class; the error is below 1e-12.
 
     Args:
         logits: ln α, of shape (..., K).
@@ -238,7 +242,8 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
         return logits.detach().to(result_dtype(logits.dtype))
     z = logits.detach().to(work_dtype(logits.device)).reshape(-1, logits.shape[-1])
     cast = known.reshape(z.shape)
-    rows = max(1, _NUMBERS_AT_ONCE // ((size + 1) ** 2 * z.shape[1]))
+    tied = min(size, z.shape[1]) // 2 + 1
+    rows = max(1, _NUMBERS_AT_ONCE // ((size + 1) * z.shape[1] * tied))
     parts = zip(z.split(rows), cast.split(rows), strict=True)
     found = [_majority(part, by_now, size) for part, by_now in parts]
     return torch.cat(found).view_as(logits).to(result_dtype(logits.dtype))
@@ -445,51 +450,79 @@ def _with_votes(z: Tensor, votes: Tensor) -> Tensor:
 
 
 def _majority(z: Tensor, votes: Tensor, panel: int) -> Tensor:
-    """`prob_of_majority` of rows."""
+    """`prob_of_majority` of rows: levels that no other class can reach, and the recursion for the others."""
     left = panel - votes.sum(1)
-    weights = _log_weights(z, votes, left)
-    found = torch.zeros_like(z)
-    for level in range(max(1, -(-panel // z.shape[1])), panel + 1):
+    most = int(left.max())
+    log_alpha = _with_votes(z, votes)
+    rising, total = _log_rising(log_alpha, most), _log_rising(log_alpha.logsumexp(1), most)
+    found = _wins_beyond(panel // 2, log_alpha, rising, total, votes, left)
+    weights = _weights(log_alpha, rising, total, left)
+    for level in range(max(1, -(-panel // z.shape[1])), panel // 2 + 1):
         found += _wins_at(level, weights, votes, left, panel // level)
+    found = found.clamp(min=0.0)
     return found / found.sum(1, keepdim=True)  # is one but for rounding
 
 
-def _log_weights(z: Tensor, votes: Tensor, left: Tensor) -> Tensor:
-    """ln[(α_k + v_k)_r / r!] − r ln c for r = 0 ... the largest number of votes left, shape (N, K, r).
+def _log_rising(log_a: Tensor, most: int) -> Tensor:
+    """ln[a (a + 1) ... (a + r − 1) / r!] for r = 0 ... most, in a last dimension."""
+    j = torch.arange(most, dtype=log_a.dtype, device=log_a.device)
+    factors = torch.logaddexp(log_a[..., None], j.log()) - (j + 1).log()
+    return F.pad(factors.cumsum(-1), (1, 0))
 
-    The recursion multiplies as many weights as there are classes; c, the geometric mean of the factors
-    (α₀ + n + j) / (j + 1) of the normaliser, keeps the products within range and makes them add up to one.
+
+def _wins_beyond(
+    level: int, log_alpha: Tensor, rising: Tensor, total: Tensor, votes: Tensor, left: Tensor
+) -> Tensor:
+    """P(class k has more votes than `level`, half of the panel): a tail of its beta-binomial distribution."""
+    before = _exclusive_logcumsumexp(log_alpha)
+    after = _exclusive_logcumsumexp(log_alpha.flip(1)).flip(1)
+    of_others = _log_rising(torch.logaddexp(before, after), rising.shape[-1] - 1)
+    r = torch.arange(rising.shape[-1], device=votes.device)
+    rest = (left[:, None] - r).long()
+    possible = (rest >= 0)[:, None] & (r > (level - votes)[..., None])
+    rest = rest.clamp(min=0)[:, None].expand_as(rising)
+    log_total = total.gather(1, left.long()[:, None])
+    found = rising + of_others.gather(2, rest) - log_total[..., None]
+    return torch.where(possible, found.exp(), 0.0).sum(-1)
+
+
+def _exclusive_logcumsumexp(x: Tensor) -> Tensor:
+    return F.pad(x, (1, 0), value=-math.inf)[:, :-1].logcumsumexp(1)
+
+
+def _weights(log_alpha: Tensor, rising: Tensor, total: Tensor, left: Tensor) -> Tensor:
+    """Weights of r = 0 ... votes for each class, shape (N, K, r), whose products over all classes sum to one.
+
+    They are those of `_log_rising` times x^r, with x such that as many votes as are left are the likeliest
+    sum, and times (1 − x)^α, which makes them negative binomial probabilities. Where α₀ ≤ 1 there is no such
+    x; there it gives no votes and all votes the same weight. Either way no product of weights of some
+    classes is much larger than one, so that the recursion loses no digits and stays within range.
     """
-    log_alpha = _with_votes(z, votes)
-    log_total = log_alpha.logsumexp(1)
-    most = int(left.max())
-    log_c = torch.zeros_like(left)
-    for j in range(most):
-        factor = torch.logaddexp(log_total, _log(j, log_total)) - math.log(j + 1)
-        log_c = log_c + torch.where(j < left, factor, 0.0)
-    log_c = (log_c / left.clamp(min=1))[:, None]
-    steps = [torch.zeros_like(log_alpha)]
-    for j in range(most):
-        steps.append(steps[-1] + torch.logaddexp(log_alpha, _log(j, log_alpha)) - math.log(j + 1) - log_c)
-    return torch.stack(steps, -1)
+    log_total, n = log_alpha.logsumexp(1), left.clamp(min=1.0)
+    at_left = total.gather(1, left.long()[:, None])[:, 0]
+    is_peaked = log_total > 0
+    log_x = n.log() - torch.logaddexp(log_total.clamp(min=0.0), (n - 1).log())
+    log_x = torch.where(is_peaked, log_x, -at_left / n)
+    log_decay = torch.where(log_x < -18, log_x, (-torch.log1p(-log_x.clamp(max=-1e-15).exp())).log())
+    zero_votes = torch.where(is_peaked[:, None], -(log_alpha + log_decay[:, None]).exp(), 0.0)
+    r = torch.arange(rising.shape[-1], dtype=log_alpha.dtype, device=log_alpha.device)
+    scaled = rising + r * log_x[:, None, None] + zero_votes[..., None]
+    log_sum = at_left + left * log_x + zero_votes.sum(1)
+    scaled[:, 0] -= log_sum[:, None]
+    return torch.where(r <= left[:, None, None], scaled, -math.inf).exp()
 
 
-def _log(j: int, like: Tensor) -> Tensor:
-    return torch.full_like(like, math.log(j) if j else -math.inf)
-
-
-def _wins_at(level: int, log_weights: Tensor, votes: Tensor, left: Tensor, ties: int) -> Tensor:
+def _wins_at(level: int, weights: Tensor, votes: Tensor, left: Tensor, ties: int) -> Tensor:
     """Weight of all outcomes in which class k has `level` votes and no class more, shared among those tied.
 
     With the polynomial Π (A_l + y B_l) over the other classes, of weight A_l below the level and B_l at it,
     the share of class k is the integral over y from 0 to 1: y^t becomes 1/(t + 1). Gauss-Legendre nodes give
     it exactly. A state has the shape (N, votes given, nodes).
     """
-    _, classes, sizes = log_weights.shape
+    _, classes, sizes = weights.shape
     y, node_weights = _gauss_legendre(ties, votes)
     r = torch.arange(sizes, device=votes.device)
     more = level - votes  # votes that lift a class to the level
-    weights = log_weights.exp() * (r <= left[:, None, None])
     reach = weights * (r == more[..., None])
     factors = (weights * (r < more[..., None]))[..., None] + reach[..., None] * y
     before = [_start(votes, sizes, len(y))]
@@ -522,8 +555,13 @@ def _start(like: Tensor, sizes: int, nodes: int) -> Tensor:
 def _multiply(state: Tensor, factor: Tensor, degree: int) -> Tensor:
     """The product of two polynomials in the votes given, of which no more than there are left."""
     sizes = state.shape[1]
+    terms = min(sizes, degree + 1)
+    if terms > _DIRECT_TERMS:
+        length = 1 << (sizes + terms - 2).bit_length()
+        spectrum = torch.fft.rfft(state, length, 1) * torch.fft.rfft(factor[:, :terms], length, 1)
+        return torch.fft.irfft(spectrum, length, 1)[:, :sizes]
     product = state * factor[:, :1]
-    for r in range(1, min(sizes, degree + 1)):
+    for r in range(1, terms):
         product[:, r:] += state[:, : sizes - r] * factor[:, r, None]
     return product
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import runpy
 import shutil
 import sys
@@ -118,8 +119,8 @@ def test_each_option_changes_its_setting():
         "--controls softmax --weight-decay 0.1,0.5 --train-batchnorm --risk 0.2 --ood noise"
     )
     assert config_of(line) == AdaptRunConfig(images, fit, ("noise",))
-    more = config_of("--features f --heads 5 --choose best --background b.npz")
-    fit = AdaptConfig(heads=5, choose="best")
+    more = config_of("--features f --heads 5 --choose best --background b.npz --no-vote-scale")
+    fit = AdaptConfig(heads=5, choose="best", vote_scale=False)
     assert more == AdaptRunConfig(FeatureAdaptConfig(train="f"), fit, background="b.npz")
     paper = config_of("--model m --protocol paper --seeds 3").adapt_config
     assert paper == AdaptConfig(protocol="paper", seeds=(0, 1, 2))
@@ -262,6 +263,31 @@ def test_stored_features_are_enough(stored, capsys):
     capsys.readouterr()
     line = ["predict", f"{out}", f"{stored / 'x.npy'}", "--out", f"{stored / 'p.csv'}"]
     assert "features alone were adapted" in refused(line, capsys)
+
+
+def test_votes_scale_the_belief_unless_that_is_declined(stored, capsys):
+    rng, logits = np.random.default_rng(3), {}
+    for name in ("train", "validation", "test"):
+        with np.load(stored / f"{name}.npz") as file:
+            rows, means = file["features"], 0.2 + 2 * np.eye(3)[file["targets"]]
+        counts = np.stack([rng.multinomial(5, rng.dirichlet(one)) for one in means]).astype(np.float32)
+        np.savez(stored / f"{name}.npz", features=rows, counts=counts)
+    for name, more in (("scaled", []), ("plain", ["--no-vote-scale"])):
+        out = stored / name
+        line = ["--test-features", f"{stored / 'test.npz'}", *SHORT, *more, "--verbose", "--out", f"{out}"]
+        assert main([*features_line(stored)[:-2], *line]) == 0
+        with np.load(out / "predictions" / "test.npz") as file:
+            logits[name] = torch.from_numpy(file["logits"]).double()
+    record, plain = record_of(stored / "scaled"), record_of(stored / "plain")
+    assert plain.vote_scale is None and plain.adapt_config["vote_scale"] is False
+    scale = record.vote_scale.scale
+    assert f"scale {scale:.4g}" in capsys.readouterr().out
+    assert record.vote_scale.nll < record.vote_scale.nll_before
+    shift = logits["scaled"] - logits["plain"]
+    torch.testing.assert_close(shift, torch.full_like(shift, math.log(scale)), rtol=0, atol=1e-5)
+    assert record.delivered(record.label).scores.nll == pytest.approx(plain.delivered(plain.label).scores.nll)
+    page = (stored / "scaled" / "report.html").read_text("utf-8")
+    assert "precision of the belief was fitted to the votes" in page
 
 
 def test_findings_are_few_and_the_verdict_is_first(adapted):

@@ -249,8 +249,42 @@ def test_the_majority_equals_the_sum_over_all_outcomes(classes, panel, data, see
     logits, votes = items(1, classes, data.draw(st.integers(0, panel)), seed)
     found = prob_of_majority(logits, panel, votes)[0].tolist()
     assert found == pytest.approx(
-        by_enumeration(logits[0].exp().numpy(), panel, votes[0].tolist()), abs=1e-11
+        by_enumeration(logits[0].exp().numpy(), panel, votes[0].tolist()), abs=1e-12
     )
+
+
+@pytest.mark.parametrize("shift", [-12.0, 0.0, 0.4, 4.0, 12.0])
+def test_the_majority_of_a_large_panel_equals_the_sum_over_all_outcomes(shift):
+    """Of three classes, whose outcomes are a triangle; products of the recursion are Fourier transforms."""
+    panel, votes = 160, np.array([3, 0, 9])
+    z = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64) + shift
+    first, second = np.meshgrid(range(149), range(149), indexing="ij")
+    more = np.stack([first, second, 148 - first - second], -1)[first + second <= 148]
+    weights = stats.dirichlet_multinomial.pmf(more, z.exp().numpy() + votes, 148)
+    final = more + votes
+    wins = final == final.max(1, keepdims=True)
+    expected = (weights[:, None] * wins / wins.sum(1, keepdims=True)).sum(0)
+    assert expected.sum() == pytest.approx(1, abs=1e-8)  # of scipy, whose lnΓ loses digits
+    found = prob_of_majority(z, panel, torch.from_numpy(votes)).numpy()
+    assert found == pytest.approx(expected / expected.sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [3, 8])
+@pytest.mark.parametrize("shift", [-30.0, -2.0, 1.0, 6.0, 30.0])
+def test_products_by_fourier_transforms_are_those_term_by_term(classes, shift, monkeypatch):
+    logits, votes = items(5, classes, 4, seed=21)
+    found = prob_of_majority(logits + shift, 130, votes)
+    monkeypatch.setattr("beliefmatch.votes._DIRECT_TERMS", 1000)
+    assert torch.allclose(found, prob_of_majority(logits + shift, 130, votes), rtol=0, atol=1e-12)
+
+
+def test_an_item_with_a_whole_panel_stands_beside_one_without_votes():
+    """At a concentration whose powers are beyond the range of numbers."""
+    logits = torch.full((3, 2), 300.0, dtype=torch.float64)
+    votes = torch.tensor([[61, 0], [0, 0], [30, 31]])
+    found = prob_of_majority(logits, 61, votes)
+    expected = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    assert torch.allclose(found, expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("panel", [1, 5, 51, 301])

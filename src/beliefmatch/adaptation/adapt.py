@@ -4,6 +4,7 @@
 (`adapt_data`), the command on images and sentences that it has found by their names.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,12 +25,20 @@ from beliefmatch.adaptation.batchnorm import (
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.features import extract_sets
-from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
+from beliefmatch.adaptation.heads import (
+    Head,
+    find_head,
+    head_layer,
+    head_weights,
+    input_errors,
+    running,
+)
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import fit_heads
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import given_streams, map_inputs, ood_sets
 from beliefmatch.adaptation.surgery import require_ensemble, with_ensemble, with_head
+from beliefmatch.adaptation.vote_scale import with_vote_scale
 
 __all__ = ["adapt_data", "adapt_network", "usable_device"]
 
@@ -75,13 +84,20 @@ def adapt_network(
         on_progress=_part(on_progress, ends[0], ends[1]),
     )
     seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
-    made, chosen = replace(made, head=head, seconds=seconds, notes=notes), made.chosen
+    made = replace(made, head=head, seconds=seconds, notes=notes)
+    if not config.batchnorm:
+        made = with_vote_scale(made)
+    chosen = made.chosen
     if isinstance(chosen, EnsembleHead):
         adapted = with_ensemble(network, head, chosen.weights, chosen.biases)
     else:
         adapted = with_head(network, head, chosen.weight, chosen.bias)
-    if config.batchnorm:
-        made = train_batchnorm(adapted, made, _part(on_progress, ends[1], ends[2]))
+    if config.batchnorm:  # which trains the head as its loss has it
+        made = with_vote_scale(train_batchnorm(adapted, made, _part(on_progress, ends[1], ends[2])))
+        if made.vote_scale is not None and made.vote_scale.scale is not None:
+            layer = head_layer(adapted, head, caller="adapt")
+            assert layer.bias is not None
+            layer.bias.data += math.log(made.vote_scale.scale)
     return adapted, made
 
 

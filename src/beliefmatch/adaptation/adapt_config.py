@@ -58,6 +58,8 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
         seeds: Seeds of the first weights and of the order of batches with the protocol "paper".
         batchnorm: Whether the affine parameters and statistics of BatchNorm layers are trained together with
             the delivered head afterwards, as the paper's published code does.
+        vote_scale: Whether the precision of the delivered belief is fitted to the validation votes, where
+            targets are counts with two votes or more; the probabilities stay as they are.
         risks: Error rates among answers to compute confidence thresholds for.
         delta: Probability with which each threshold may fail.
     """
@@ -77,6 +79,7 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
     learning_rate: Positive = 3e-4
     seeds: Annotated[Sequence[int], _SOME] = (0,)
     batchnorm: bool = False
+    vote_scale: bool = True
     risks: Sequence[Probability] = (0.01, 0.05)
     delta: Probability = 0.05
 

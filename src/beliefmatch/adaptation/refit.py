@@ -32,6 +32,7 @@ from beliefmatch.adaptation.paper_protocol import paper_heads
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score, untouched
 from beliefmatch.adaptation.search import MAX_RISE, HeadSearch
+from beliefmatch.adaptation.vote_scale import with_vote_scale
 
 __all__ = ["fit_heads", "refit"]
 
@@ -76,7 +77,8 @@ def refit(
     if adapt_config.batchnorm:
         fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
-    return fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
+    made = fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
+    return with_vote_scale(made)
 
 
 def fit_heads(
@@ -87,7 +89,7 @@ def fit_heads(
     adapt_config: AdaptConfig,
     on_progress: OnProgress | None,
 ) -> Adaptation:
-    """`refit` for a network, whose BatchNorm layers may be trained afterwards."""
+    """`refit` for a network, whose BatchNorm layers may be trained before its belief is scaled to votes."""
     if adapt_config.laplace:
         require_laplace()
     began = time.perf_counter()

@@ -9,7 +9,15 @@ from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
 
-__all__ = ["Adaptation", "BatchNormResult", "BestHead", "FeatureSets", "RiskThreshold", "Verdict"]
+__all__ = [
+    "Adaptation",
+    "BatchNormResult",
+    "BestHead",
+    "FeatureSets",
+    "RiskThreshold",
+    "Verdict",
+    "VoteScale",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +63,17 @@ class RiskThreshold:
     threshold: float | None
     coverage: float
     bound: float | None
+
+
+class VoteScale(NamedTuple):
+    """The scale of a belief that was fitted to validation votes, or why there is none."""
+
+    scale: float | None
+    """Factor on α, which is in the bias of the head."""
+    reason: str = ""
+    """Why no scale was fitted."""
+    examples: int = 0
+    """With two votes or more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,5 +141,7 @@ class Adaptation:
     batchnorm: BatchNormResult | None = None
     """Result of training BatchNorm layers too; its `head` is then the network's, and the risk thresholds are
     of that head."""
+    vote_scale: VoteScale | None = None
+    """Of the head that the returned network has; None for class ids, and where none was asked for."""
     notes: tuple[str, ...] = ()
     """What could not be done and why, what was decided, and what is odd about the data or the choice."""

@@ -85,6 +85,7 @@ def adapt(
     protocol: opt.Protocol = _FIT.protocol,
     epochs: opt.HeadEpochs = _FIT.epochs,
     train_batchnorm: opt.TrainBatchnorm = False,
+    no_vote_scale: opt.NoVoteScale = False,
     risk: opt.Risks = _RISKS,
     out: opt.OutDir = "runs/adapt",
     dry_run: opt.DryRun = False,

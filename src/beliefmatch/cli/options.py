@@ -8,6 +8,7 @@ is about.
 
 import inspect
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
@@ -409,6 +410,9 @@ HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N",
     "Passes over the features with --protocol paper, and over the images with --train-batchnorm.")]
 TrainBatchnorm = Annotated[bool, Sets("fit.batchnorm"), _heads("--train-batchnorm",
     "Train the BatchNorm layers together with the chosen head, as the paper's published code does.")]
+NoVoteScale = Annotated[bool, Sets("fit.vote_scale", operator.not_), _heads("--no-vote-scale",
+    "Keep the precision of the belief as its loss has it; by default it is fitted to validation votes, where "
+    "targets are counts.")]
 
 # `evaluate`, `report` and `predict`.
 PredictionFiles = Annotated[list[str], _argument("FILE",

@@ -158,11 +158,27 @@ def _column(file: TableFile, role: str, columns: VoteColumns, *, required: bool 
 def names_in(file: ArrayFile, name: str) -> list[str | None]:
     """A column or an array as text, whole numbers without a fraction; None where a cell is empty."""
     if isinstance(file, TableFile):
-        cells = file.cells(name)
-    else:
-        values = file.load([name])
-        cells = values if isinstance(values, list) else values.flatten().tolist()
-    return [_text(cell) for cell in cells]
+        return _columns(file, [name])[0]
+    values = file.load([name])
+    return [_text(cell) for cell in (values if isinstance(values, list) else values.flatten().tolist())]
+
+
+def _columns(file: TableFile, names: Sequence[str]) -> list[list[str | None]]:
+    """Several columns as text, in one pass over the file."""
+    found: list[list[str | None]] = [[] for _ in names]
+    texts = [_Texts() for _ in names]
+    for chunk in file.chunks(names):
+        for column, known, cells in zip(found, texts, chunk, strict=True):
+            column += [known[cell] for cell in cells]
+    return found
+
+
+class _Texts(dict[Any, str | None]):
+    """The text of each cell, of which most occur often."""
+
+    def __missing__(self, cell: Any) -> str | None:
+        text = self[cell] = _text(cell)
+        return text
 
 
 def _text(cell: Any) -> str | None:
@@ -177,7 +193,8 @@ def _read_long(
     file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None, repeats: bool
 ) -> Votes:
     names = {role: _column(file, role, columns, required=role != "annotator") for role in SPELLINGS}
-    found = {role: names_in(file, name) for role, name in names.items() if name is not None}
+    used = {role: name for role, name in names.items() if name is not None}
+    found = dict(zip(used, _columns(file, [*used.values()]), strict=True))
     for role, cells in found.items():
         if None in cells:
             row = cells.index(None) + 1
@@ -194,8 +211,7 @@ def _read_long(
         if not repeats:
             _require_single_votes(file, items, people, item_ids, annotator_ids)
         rows = torch.from_numpy(np.stack([item_ids, annotator_ids, labels], 1))
-    recognised = {role: name for role, name in names.items() if name is not None}
-    return Votes(f"{file.path}", "long", items, classes, torch.from_numpy(counts), people, rows, recognised)
+    return Votes(f"{file.path}", "long", items, classes, torch.from_numpy(counts), people, rows, used)
 
 
 def _ids(cells: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -250,7 +266,7 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
     people = tuple(name for name in file.names if name != item)
     if not people:
         raise fail(_CALLER, f"`path` must have a column for each annotator, got none in {file.path}.")
-    cells = [names_in(file, name) for name in people]
+    cells = _columns(file, people)
     count = len(cells[0])
     items = _item_names(file, item, count)
     votes = [

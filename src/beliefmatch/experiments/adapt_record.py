@@ -26,6 +26,7 @@ __all__ = [
     "TriedHead",
     "ValidationCurve",
     "VerdictRecord",
+    "VoteScaleRecord",
     "adapt_evaluation_paths",
 ]
 
@@ -110,6 +111,25 @@ class ScoredHead(RecordPart, frozen=True):
     kl: float | None
     """Mean KL(shares of the votes ‖ probabilities) in nats; None for labels, and where it is infinite."""
     ood: list[OODScores]
+
+
+class VoteScaleRecord(RecordPart, frozen=True):
+    """The scale of the delivered belief that was fitted to validation votes, and what it changed.
+
+    Args:
+        scale: Factor on α, which is in the bias of the head; None where none was fitted.
+        reason: Why none was fitted.
+        examples: Validation examples with two votes or more.
+        nll_before: Nats of a vote after the votes before it, on the scored rows, without the scale; None
+            where these have no votes.
+        nll: The same with the scale.
+    """
+
+    scale: float | None
+    reason: str = ""
+    examples: int = 0
+    nll_before: float | None = None
+    nll: float | None = None
 
 
 class RiskThresholdCheck(RecordPart, frozen=True):
@@ -204,6 +224,8 @@ class AdaptRecord(Record, frozen=True):
     wall_seconds: float
     feature_detection: list[FeatureDetection] = msgspec.field(default_factory=list)
     """OOD detection by the features alone."""
+    vote_scale: VoteScaleRecord | None = None
+    """Of the delivered head; None for labels, and where none was asked for."""
     schema: str = ADAPT_SCHEMA
 
     @classmethod

@@ -307,4 +307,6 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
             state = network.get_submodule(name).state_dict()
             tensors |= {f"{name}.{key}": value.cpu().contiguous().clone() for key, value in state.items()}
     facts = {"kind": new.candidate.kind, "options": json.dumps(dict(new.candidate.options))}
+    if adaptation.vote_scale is not None and adaptation.vote_scale.scale is not None:
+        facts["scale"] = f"{adaptation.vote_scale.scale!r}"
     return save(tensors, metadata=facts)

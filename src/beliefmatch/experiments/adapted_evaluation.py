@@ -16,6 +16,7 @@ from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import answers, row_scores, scorable, stored_predictions
+from beliefmatch.adaptation.vote_scale import log_alpha_of, vote_examples
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
@@ -28,6 +29,7 @@ from beliefmatch.experiments.adapt_record import (
     TriedHead,
     ValidationCurve,
     VerdictRecord,
+    VoteScaleRecord,
 )
 from beliefmatch.experiments.evaluate import evaluate, ood_scores, scores_of
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
@@ -37,6 +39,7 @@ from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.calibration import bins_of
+from beliefmatch.votes import votes_log_likelihood
 
 __all__ = ["MAX_NUMBERS", "WITHOUT_EXAMPLES", "ScoredAdaptation", "score_adaptation"]
 
@@ -122,6 +125,7 @@ def score_adaptation(
         config=plain(dict(config or {}), _described),
         features=_facts(adaptation.sets),
         feature_detection=feature_detections(adaptation.sets, features, settings),
+        vote_scale=_vote_scale(adaptation),
         adapt_config=plain(adaptation.adapt_config),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
@@ -268,6 +272,26 @@ def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
         bound = _finite(one.bound)
         made.append(RiskThresholdCheck(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
+
+
+def _vote_scale(adaptation: Adaptation) -> VoteScaleRecord | None:
+    """The scale, with the likelihood of the votes of the scored rows without and with it."""
+    found = adaptation.vote_scale
+    if found is None or found.scale is None:
+        return None if found is None else VoteScaleRecord(**found._asdict())
+    line = next(
+        one for one in reversed(_lines(adaptation)) if one.label in (BATCHNORM_LABEL, adaptation.label)
+    )
+    head = adaptation.chosen if line.label == adaptation.label else line.heads[0]
+    indices = vote_examples(line.features, least=1) if _is_votes(line.features) else None
+    if indices is None or not len(indices):
+        return VoteScaleRecord(**found._asdict())
+    log_alpha, votes = log_alpha_of(head, line.features, indices)
+    nats = [
+        -votes_log_likelihood(log_alpha + shift, votes, reduction="sum").item() / votes.double().sum().item()
+        for shift in (-math.log(found.scale), 0.0)
+    ]
+    return VoteScaleRecord(**found._asdict(), nll_before=nats[0], nll=nats[1])
 
 
 def _head(adaptation: Adaptation) -> HeadFacts | None:

@@ -239,7 +239,7 @@ def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
         raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
-    config = AdaptConfig(labels="new", controls=())
+    config = AdaptConfig(labels="new", controls=(), vote_scale=False)  # all items have one scale
     with _warning_of_features():
         chosen = _head(votes, rows, order[voted[order]], config).candidate
     config = replace(config, kl_weights=(chosen.kl_weight,), weight_decays=(chosen.weight_decay,))
@@ -385,7 +385,7 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
         item, count = votes.items[int(most.argmax())], int(most.max())
         remedy = f"give `panel` as {count}"
         if count > LARGEST_PANEL:
-            remedy = f"leave out votes of items with more than {LARGEST_PANEL}, the largest panel"
+            remedy = f"keep at most {LARGEST_PANEL} votes of each item, the largest panel"
         fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
         raise fail(_CALLER, f"{fact} where {item!r} has {count}; {remedy}.")
 
@@ -435,10 +435,9 @@ def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemT
 
 def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows that differ, and the place of each row among them: without a model most are alike."""
-    if log_alpha.stride(0) != 0:
-        return log_alpha, counts, torch.arange(len(counts))
-    rows, places = torch.unique(counts, dim=0, return_inverse=True)
-    return log_alpha[: len(rows)], rows, places
+    both = torch.cat([log_alpha, counts], 1)
+    rows, places = torch.unique(both, dim=0, return_inverse=True)
+    return *rows.split(log_alpha.shape[1], 1), places
 
 
 def _after(log_alpha: Tensor, counts: Tensor) -> Tensor:
@@ -594,11 +593,18 @@ def _fixed(prefixes: Sequence[Tensor], share: Tensor) -> list[StoppingPoint]:
 def _stopped(
     log_alpha: Tensor, prefixes: Sequence[Tensor], share: Tensor, confidences: Sequence[float]
 ) -> list[StoppingPoint]:
-    """Mean votes and error where voting on an item stops at the first sufficient probability of majority."""
+    """Mean votes and error where voting on an item stops at the first sufficient probability of majority.
+
+    The confidences ascend.
+    """
     panel = len(prefixes) - 1
-    majorities = [prob_of_majority(log_alpha, panel, counts) for counts in prefixes]
-    best = torch.stack([majority.amax(1) for majority in majorities])
-    right = torch.stack([share.gather(1, majority.argmax(1, keepdim=True))[:, 0] for majority in majorities])
+    best, right = torch.zeros(2, len(prefixes), len(share), dtype=share.dtype)
+    going = torch.arange(len(share))
+    for m, counts in enumerate(prefixes):
+        rows, cast, places = _distinct(log_alpha[going], counts[going])
+        best[m, going], consensus = (x[places] for x in prob_of_majority(rows, panel, cast).max(1))
+        right[m, going] = share[going].gather(1, consensus[:, None])[:, 0]
+        going = going[best[m, going] < confidences[-1]]  # the others have stopped at every confidence
     found = []
     for confidence in confidences:
         enough = best >= confidence

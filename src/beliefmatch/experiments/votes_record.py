@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from beliefmatch._config import Config, Count, Record, RecordPart, Seed
+from beliefmatch._errors import fail
 
 __all__ = [
     "VOTES_SCHEMA",
@@ -19,8 +20,8 @@ __all__ = [
 ]
 
 VOTES_SCHEMA = "beliefmatch.votes/1"
-LARGEST_PANEL = 101
-"""Votes of an item; the exact probability of a majority costs their third power."""
+LARGEST_PANEL = 501
+"""Votes of an item; the exact probability of a majority costs their square for each class."""
 FEWEST_VOTES = 10
 """Of an annotator who may be marked as unusual."""
 UNUSUAL = -3.0
@@ -39,12 +40,18 @@ class VotesConfig(Config, frozen=True, kw_only=True):
         shown: How many items the page shows as the most disputed, and as the next to ask about.
     """
 
-    panel: Annotated[int, Meta(ge=1, le=LARGEST_PANEL)] = 5
+    panel: Annotated[int, Meta(ge=1)] = 5
     confidence: Annotated[float, Meta(gt=0.5, lt=1)] = 0.95
     max_votes: Annotated[int, Meta(ge=2)] = 5
     repetitions: Count = 5
     seed: Seed = 0
     shown: Count = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.panel > LARGEST_PANEL:
+            fact = f"`panel` must be at most {LARGEST_PANEL}, got {self.panel}"
+            raise fail("VotesConfig", f"{fact}; keep at most {LARGEST_PANEL} votes of each item.")
 
 
 class ItemRecord(RecordPart, frozen=True):

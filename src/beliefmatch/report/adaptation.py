@@ -34,6 +34,7 @@ from beliefmatch.report.adaptation_words import (
     scored_on_text,
     softmax_label,
     value_of,
+    vote_scale_outcome,
 )
 from beliefmatch.report.columns import CALIBRATION, DETECTION, PREDICTIONS, distinct_scores, score_title
 from beliefmatch.report.evaluation import (
@@ -341,7 +342,7 @@ def adaptation_summary(record: AdaptRecord, evaluations: Sequence[EvaluationReco
     table = plain_text(terminal_table(record, evaluations), width=_WIDTH)
     shown: AdaptRecord = tidy(record)
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
-    notes = (*batchnorm_outcome(shown), *shown.notes, *unseen)
+    notes = (*batchnorm_outcome(shown), *vote_scale_outcome(shown), *shown.notes, *unseen)
     signed = [f"! {one}" for one in caveats(shown, evaluations)] + [f"i {one}" for one in notes]
     words = [fill(one, _WIDTH, subsequent_indent="  ") for one in signed]
     return "\n".join([fill(adaptation_verdict(shown, evaluations), _WIDTH), "", table, *words])

@@ -31,6 +31,7 @@ __all__ = [
     "scored_on_text",
     "softmax_label",
     "value_of",
+    "vote_scale_outcome",
 ]
 
 HEADLINE = "entropy"
@@ -193,7 +194,7 @@ def _done(record: AdaptRecord) -> str:
         settings = ", ".join(_settings(record))
         verb = "was fitted anew" if record.labels == "same" else "was fitted"
         done = f"The {layer}{of} {verb}{aim}: {record.label}{f' ({settings})' if settings else ''}."
-    return " ".join([done, *batchnorm_outcome(record)])
+    return " ".join([done, *batchnorm_outcome(record), *vote_scale_outcome(record)])
 
 
 def _settings(record: AdaptRecord) -> Iterator[str]:
@@ -217,6 +218,22 @@ def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
         yield f"{layers} trained together with the head: validation NLL {before:.4f} -> {after:.4f}."
     else:
         yield f"Training {layers} with the head did not improve the validation score; they were restored."
+
+
+def vote_scale_outcome(record: AdaptRecord) -> Iterator[str]:
+    """The precision of the belief that was fitted to votes, or why none was."""
+    found = record.vote_scale
+    if found is None:
+        return
+    if found.scale is None:
+        yield f"The precision of the belief was not fitted to votes: {found.reason}."
+        return
+    of = count_text(found.examples, "validation example")
+    change = ""
+    if found.nll is not None and found.nll_before is not None:
+        values = f"{found.nll:.4f} nats on the {record.scored_on} votes, {found.nll_before:.4f} without it"
+        change = f" A vote after those before it has {values}."
+    yield f"The precision of the belief was fitted to the votes of {of}: scale {found.scale:.4g}.{change}"
 
 
 def _best(record: AdaptRecord) -> str:
