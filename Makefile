@@ -4,16 +4,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo
+DOCS   := $(VENV)/.docs
 # Modules are compiled when they are first imported; compiling all of torch's would be half of the set-up.
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help setup demo test test-slow check lint types doctest snippets format wheels bench bench-gpu clean
+.PHONY: help setup demo test test-slow check lint types doctest snippets format wheels docs bench bench-gpu clean
 
 help:
 	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
 	@echo "make wheels     build the wheel and try it in a clean environment of each Python present"
+	@echo "make docs       build the documentation site into site/ (two minutes)"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
 	@echo "make bench-gpu  the same on a GPU (two minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
@@ -57,7 +59,7 @@ doctest: $(READY)
 	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors src -m '' -q
 
 snippets: $(READY)
-	$(BIN)/python tools/run_snippets.py README.md docs/*.md
+	$(BIN)/python tools/run_snippets.py README.md docs/*.md docs/*/*.md
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -66,6 +68,14 @@ format: $(READY)
 wheels: $(READY)
 	$(BIN)/python tools/wheels.py
 
+# Its packages are installed by this target alone: nothing else needs them. The build itself uses no network.
+$(DOCS): $(READY)
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
@@ -73,4 +83,4 @@ bench-gpu: $(READY)
 	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -33,7 +33,9 @@ __all__ = [
     "inline_svg",
     "paper_canvas",
     "paper_files",
+    "paper_style",
     "side_by_side",
+    "themed_svg",
 ]
 
 Drawing = Literal["line", "points", "area", "steps", "bars", "counts"]
@@ -41,6 +43,7 @@ KINDS = ("svg", "pdf", "png")
 _INK, _SOFT, _GRID = "#102030", "#405060", "#708090"  # replaced by the page's colours
 _PAGE_COLOURS = {_INK: "currentColor", _SOFT: "var(--soft)", _GRID: "var(--line)"}
 _PAPER = {_INK: "#1b1f24", _SOFT: "#59636e", _GRID: "#c4cad0"}
+_PAGE_COLOURS |= {_PAPER[name]: colour for name, colour in _PAGE_COLOURS.items()}
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _PALE = 0.35
 _LETTERS = 5  # longer names along an x axis are slanted
@@ -170,20 +173,23 @@ def inline_svg(figure: Figure) -> list[str]:
 
 
 def _inline(panel: Panel, prefix: str) -> str:
-    with (
-        style.context(_style(_INK, _SOFT, _GRID)),
-        rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
-    ):
+    with style.context(_style(_INK, _SOFT, _GRID)):
         canvas = Canvas(figsize=(7.4 if panel.wide else panel.width, _height(panel)), layout="constrained")
         canvas.patch.set_visible(False)
         _draw(canvas, [panel], 1, ink=_INK)
-        buffer = StringIO()
+        return themed_svg(canvas, prefix)
+
+
+def themed_svg(canvas: Canvas, prefix: str) -> str:
+    """A figure of matplotlib as an SVG element that takes the colours of the page around it.
+
+    It has no size but its proportions. Names of its elements start with `prefix`, so that they are no other
+    figure's. Ink, soft ink and grid are recognised by their colours, those of `paper_style`.
+    """
+    buffer = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
         canvas.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-    return _themed(buffer.getvalue(), prefix)
-
-
-def _themed(svg: str, prefix: str) -> str:
-    """Colours of the page, names of elements of this figure alone, and no size but the proportions."""
+    svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
@@ -222,13 +228,18 @@ def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iter
             yield f"{figure.name}.{kind}", buffer.getvalue()
 
 
+def paper_style() -> list[Any]:
+    """The style of every figure, for `matplotlib.style.context`."""
+    return _style(*_PAPER.values())
+
+
 class PaperCanvas(Canvas):
     """A figure of matplotlib that keeps its style when it is saved, and shows itself in a notebook."""
 
     def savefig(self, *args: Any, **kwargs: Any) -> None:
         """As of matplotlib."""
         files = rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42})
-        with style.context(_style(*_PAPER.values())), files:  # tick labels are made when saving
+        with style.context(paper_style()), files:  # tick labels are made when saving
             super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> bytes:
@@ -241,7 +252,7 @@ def paper_canvas(figure: Figure) -> PaperCanvas:
     """The figure as matplotlib has it, laid out and not to be changed by the reader's own style."""
     columns = max(1, min(len(figure.panels), figure.across))
     heights = _row_heights(figure.panels, columns)
-    with style.context(_style(*_PAPER.values())):
+    with style.context(paper_style()):
         width = max(3.3 * columns, 7.4 * any(panel.wide for panel in figure.panels))
         canvas = PaperCanvas(figsize=(width, sum(heights, start=0.35)), layout="constrained")
         _draw(canvas, figure.panels, columns, ink=_PAPER[_INK])

@@ -226,7 +226,7 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
     shown = tidy(record)
     blocks = [
         f"## {markdown_text(shown.id)}: {markdown_text(shown.title)}",
-        f"{markdown_text(shown.place)}. **{markdown_text(_caption(shown))}.** {_DEVIATIONS}",
+        f"{markdown_text(shown.place).capitalize()}. **{markdown_text(_caption(shown))}.**",
     ]
     if lines := _paper_lines(shown.rows):
         blocks.append(_markdown_table(("", "", "", "paper", "ours", "n", "seconds per run", ""), lines))
@@ -244,11 +244,25 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
         blocks.append(_markdown_table((group, *measures, "n", "seconds per run", ""), lines))
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
-    blocks.append("Differs from the paper:")
-    blocks.append("\n".join(f"- {markdown_text(sentence)}" for sentence in shown.differences))
+    count = len(shown.differences)
+    summary = f"{count} difference{'' if count == 1 else 's'} from the paper, and the command"
+    blocks.append(f'<details markdown="1"><summary>{summary}</summary>')
+    blocks += _difference_blocks(shown.differences)
+    blocks.append(_DEVIATIONS)
     if shown.command:
         blocks.append(f"```sh\n{shlex.join(shown.command)}\n```")
+    blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
+
+
+def _difference_blocks(differences: Sequence[str]) -> Iterator[str]:
+    """A table of settings that differ, then the other sentences as a list."""
+    settings = [one for one in differences if ": " in one and " instead of " in one]
+    if settings:
+        lines = [one.removesuffix(".").split(": ", 1) for one in settings]
+        yield _markdown_table(("setting", "difference"), lines)
+    if others := [one for one in differences if one not in settings]:
+        yield "\n".join(f"- {markdown_text(sentence)}" for sentence in others)
 
 
 def _markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

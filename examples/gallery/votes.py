@@ -1,0 +1,88 @@
+# %% [markdown]
+# # Votes
+#
+# Several people label each image and do not always agree. The votes are counts, belief matching learns from them, and
+# its belief says which images need another vote. The people are simulated: they confuse digits that look alike.
+
+# %%
+import torch
+from matplotlib import pyplot as plt
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from beliefmatch import Belief, fit_scale
+from beliefmatch.sklearn import BeliefClassifier
+from beliefmatch.votes import expected_gain
+
+X, _ = load_digits(return_X_y=True)
+labels = torch.tensor(load_digits().target)
+X = torch.tensor(X / 16)
+chance = torch.Generator().manual_seed(0)
+
+blurred = X + 0.5 * torch.randn(X.shape, generator=chance, dtype=X.dtype)  # what people see
+opinion = LogisticRegression(C=0.02, max_iter=1000).fit(X, labels).predict_proba(blurred)
+people = torch.multinomial(torch.tensor(opinion), 9, replacement=True, generator=chance)  # nine people, one vote each
+votes = torch.nn.functional.one_hot(people, 10)
+
+train, val, test = torch.randperm(len(X), generator=chance).split([600, 400, 797])
+agree = (votes.sum(1).max(1).values / 9).mean()
+print(f"share of the nine votes that the leading class has, on average: {agree:.2f}")
+
+# %% [markdown]
+# ## Learn from three votes an image
+#
+# The network never sees a single right label, only the counts.
+
+# %%
+model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(X[train].numpy(), votes[train, :3].sum(1).numpy())
+logits = {part: model.belief(X[rows].numpy()).alpha.log() for part, rows in (("val", val), ("test", test))}
+error = (logits["test"].argmax(1) != labels[test]).float().mean()
+print(f"error against the labels that people were shown: {error:.3f}")
+
+# %% [markdown]
+# ## Fit the scale
+#
+# How many votes is the model worth? The scatter of the votes on held-out images tells. Without this step the belief is
+# far too sure to listen to people.
+
+# %%
+scale = fit_scale(logits["val"], votes[val, :5].sum(1))
+raw, belief = Belief(logits["test"]), Belief(logits["test"], scale=scale)
+print(f"scale {scale:.4f}: the model is worth {belief.precision.median():.1f} votes, as it came {raw.precision.median():.0f}")
+
+# %% [markdown]
+# The later votes judge the belief: their mean log-likelihood after none, one, two... of the first five votes.
+
+# %%
+later = votes[test, 5:].sum(1)
+curves = {"as it came": raw, "with fitted scale": belief, "votes alone": Belief(torch.zeros_like(logits["test"]))}
+figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
+for name, start in curves.items():
+    nats = [
+        -(later * start.update(votes[test, :n].sum(1).to(start.probs.dtype)).probs.log()).sum(1).mean() / 4
+        for n in range(6)
+    ]
+    axes.plot(range(6), nats, marker="o", label=name)
+axes.set(xlabel="votes seen", ylabel="nats of a later vote", title="Belief and votes together")
+axes.legend()
+figure
+
+# %% [markdown]
+# ## Whom to ask next
+#
+# After one vote the expected information of a second one ranks the images. Asking about the best fifth changes far more
+# decisions than asking about the others.
+
+# %%
+one = votes[test, :1].sum(1)
+gain = expected_gain(belief.alpha.log(), 5, one)
+first = belief.prob_of_majority(5, one).argmax(1)
+full = votes[test, :5].sum(1)
+decided = belief.prob_of_majority(5, full).argmax(1)
+changed = (first != decided)[gain.argsort(descending=True)].float()
+fifth = len(changed) // 5
+print(f"decision changes with all five votes: {changed[:fifth].mean():.3f} of the images with the highest gain,")
+print(f"{changed[fifth:].mean():.3f} of the others")
+
+# %% [markdown]
+# Next: [learn from votes](../how-to/votes.md), [a simplex to play with](../concepts/simplex.md).
