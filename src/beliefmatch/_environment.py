@@ -107,14 +107,19 @@ def install_command(extra: str) -> str:
 
 
 def rebuild_command() -> str:
-    """The command that compiles the package again, from where it was installed: an address, or the index."""
+    """The command that compiles the package again, from where it was installed: an address, or the index.
+
+    A wheel cannot be compiled again: for one that came from a file, the index has to have the sources.
+    """
     recorded = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
     origin = json.loads(recorded) if recorded else {}
-    source = origin.get("url", _DISTRIBUTION)
-    if origin.get("dir_info", {}).get("editable"):
-        source = f'--editable "{source}"'
-    elif origin:
-        source = f'"{_DISTRIBUTION} @ {source}"'
+    address = origin.get("url", "")
+    if not address or address.endswith(".whl"):
+        source = _DISTRIBUTION
+    elif origin.get("dir_info", {}).get("editable"):
+        source = f'--editable "{address}"'
+    else:
+        source = f'"{_DISTRIBUTION} @ {address}"'
     return f"pip install --force-reinstall --no-deps --no-cache-dir --no-binary {_DISTRIBUTION} {source}"
 
 

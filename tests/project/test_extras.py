@@ -49,6 +49,7 @@ def test_extras_are_those_of_the_installed_metadata():
         (None, "beliefmatch"),
         ('{"url": "file:///clone", "dir_info": {}}', '"beliefmatch @ file:///clone"'),
         ('{"url": "file:///clone", "dir_info": {"editable": true}}', '--editable "file:///clone"'),
+        ('{"url": "file:///dist/b-py3-none-any.whl", "archive_info": {}}', "beliefmatch"),
         ('{"url": "https://host/b.tar.gz", "archive_info": {}}', '"beliefmatch @ https://host/b.tar.gz"'),
     ],
 )
