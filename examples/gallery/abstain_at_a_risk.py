@@ -64,7 +64,9 @@ for seed in range(200):
     answered = ~belief[new].abstain(risk=0.05, calibration=(belief[held_out], target[held_out]))
     wrong = belief[new].predictions != target[new]
     risks.append(wrong[answered].float().mean().item())
-print(f"draws with more than 5 % errors among the answers: {sum(risk > 0.05 for risk in risks)} of {len(risks)}")
+print(
+    f"draws with more than 5 % errors among the answers: {sum(risk > 0.05 for risk in risks)} of {len(risks)}"
+)
 
 # %% [markdown]
 # Next: [choose a threshold by risk](../how-to/threshold-by-risk.md), [prediction sets](../how-to/prediction-sets.md).

@@ -44,7 +44,10 @@ def trained(criterion: nn.Module) -> nn.Sequential:
     return model.eval()
 
 
-models = {"softmax": trained(nn.CrossEntropyLoss()), "belief matching": trained(BeliefMatchingLoss(kl_weight=0.001))}
+models = {
+    "softmax": trained(nn.CrossEntropyLoss()),
+    "belief matching": trained(BeliefMatchingLoss(kl_weight=0.001)),
+}
 
 # %% [markdown]
 # ## Compare scores

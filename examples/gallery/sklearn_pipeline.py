@@ -28,7 +28,9 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0, strati
 model = make_pipeline(PowerTransformer(), BeliefClassifier((), random_state=0)).fit(X_train, y_train)
 classifier = model[-1]
 print(f"λ {classifier.kl_weight_:.2g}, weight decay {classifier.weight_decay_:.2g}")
-print(f"accuracy {model.score(X_test, y_test):.3f}, log-loss {log_loss(y_test, model.predict_proba(X_test)):.3f}")
+print(
+    f"accuracy {model.score(X_test, y_test):.3f}, log-loss {log_loss(y_test, model.predict_proba(X_test)):.3f}"
+)
 
 # %% [markdown]
 # ## Compare
@@ -37,7 +39,9 @@ print(f"accuracy {model.score(X_test, y_test):.3f}, log-loss {log_loss(y_test, m
 
 # %%
 folds = RepeatedStratifiedKFold(n_splits=4, n_repeats=2, random_state=0)
-rival = LogisticRegressionCV(Cs=6, scoring="neg_log_loss", max_iter=2000, l1_ratios=(0,), use_legacy_attributes=False)
+rival = LogisticRegressionCV(
+    Cs=6, scoring="neg_log_loss", max_iter=2000, l1_ratios=(0,), use_legacy_attributes=False
+)
 losses = {
     "BeliefClassifier": -cross_val_score(model, X, y, cv=folds, scoring="neg_log_loss"),
     "LogisticRegressionCV": -cross_val_score(
@@ -55,7 +59,9 @@ inputs = model[:-1].transform(X_test)
 belief = classifier.belief(inputs)
 doubtful = belief.confidence.numpy() < 0.9
 wrong = model.predict(X_test) != y_test
-print(f"{doubtful.sum()} of {len(y_test)} rows are doubtful; they hold {wrong[doubtful].sum()} of {wrong.sum()} mistakes")
+print(
+    f"{doubtful.sum()} of {len(y_test)} rows are doubtful; they hold {wrong[doubtful].sum()} of {wrong.sum()} mistakes"
+)
 
 # %% [markdown]
 # ## Far from the data
@@ -67,12 +73,16 @@ print(f"{doubtful.sum()} of {len(y_test)} rows are doubtful; they hold {wrong[do
 rng = np.random.default_rng(0)
 distances = np.array([0.5, 1, 2, 5, 10, 20, 50])
 confidence = [
-    classifier.belief(distance * rng.normal(size=(500, X.shape[1]))).confidence.mean().item() for distance in distances
+    classifier.belief(distance * rng.normal(size=(500, X.shape[1]))).confidence.mean().item()
+    for distance in distances
 ]
 figure, axes = plt.subplots(figsize=(4.6, 3.0), layout="constrained")
 axes.semilogx(distances, confidence, marker="o")
 axes.set(
-    xlabel="size of the noise, in standard deviations", ylabel="mean confidence", title="Confidence in noise", ylim=(0.5, 1.02)
+    xlabel="size of the noise, in standard deviations",
+    ylabel="mean confidence",
+    title="Confidence in noise",
+    ylim=(0.5, 1.02),
 )
 figure
 

@@ -41,7 +41,9 @@ def trained(criterion: nn.Module) -> torch.Tensor:
 # The strength of belief matching is the confidence that its optimum gives to a label. The validation images choose it.
 
 # %%
-beliefs = {target: trained(BeliefMatchingLoss(target_confidence=target)) for target in (0.8, 0.9, 0.95, 0.98, 0.99)}
+beliefs = {
+    target: trained(BeliefMatchingLoss(target_confidence=target)) for target in (0.8, 0.9, 0.95, 0.98, 0.99)
+}
 nll = {target: metrics.nll(rows[val].softmax(1), labels[val]) for target, rows in beliefs.items()}
 best = min(nll, key=nll.__getitem__)
 print({target: round(value, 3) for target, value in nll.items()}, "chosen:", best)
@@ -75,7 +77,9 @@ figure, axes = plt.subplots(figsize=(4.6, 3.6), layout="constrained")
 axes.plot([0, 1], [0, 1], linestyle="dotted", color="gray")
 for name, rows in logits.items():
     probs = Belief(rows).probs
-    bins = metrics.reliability_bins(probs.max(1).values, probs.argmax(1) == labels[test], n_bins=10, scheme="mass")
+    bins = metrics.reliability_bins(
+        probs.max(1).values, probs.argmax(1) == labels[test], n_bins=10, scheme="mass"
+    )
     axes.plot(bins.confidence, bins.accuracy, marker="o", label=name)
 axes.set(xlabel="mean confidence", ylabel="accuracy", title="Reliability on the test images")
 axes.legend()
@@ -93,7 +97,9 @@ doubtful = belief.mutual_information().topk(3).indices
 for index in doubtful.tolist():
     low, high = belief[index].credible_interval(0.9)
     best = int(belief.predictions[index])
-    print(f"predicted {best}, label {labels[test][index]}: probability in [{low[best]:.2f}, {high[best]:.2f}]")
+    print(
+        f"predicted {best}, label {labels[test][index]}: probability in [{low[best]:.2f}, {high[best]:.2f}]"
+    )
 
 # %% [markdown]
 # Next: [choose the strength](../how-to/swap-the-loss.md), [what the measures mean](../concepts/uncertainty.md).

@@ -21,7 +21,9 @@ chance = torch.Generator().manual_seed(0)
 
 blurred = X + 0.5 * torch.randn(X.shape, generator=chance, dtype=X.dtype)  # what people see
 opinion = LogisticRegression(C=0.02, max_iter=1000).fit(X, labels).predict_proba(blurred)
-people = torch.multinomial(torch.tensor(opinion), 9, replacement=True, generator=chance)  # nine people, one vote each
+people = torch.multinomial(
+    torch.tensor(opinion), 9, replacement=True, generator=chance
+)  # nine people, one vote each
 votes = torch.nn.functional.one_hot(people, 10)
 
 train, val, test = torch.randperm(len(X), generator=chance).split([600, 400, 797])
@@ -34,7 +36,9 @@ print(f"share of the nine votes that the leading class has, on average: {agree:.
 # The network never sees a single right label, only the counts.
 
 # %%
-model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(X[train].numpy(), votes[train, :3].sum(1).numpy())
+model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(
+    X[train].numpy(), votes[train, :3].sum(1).numpy()
+)
 logits = {part: model.belief(X[rows].numpy()).alpha.log() for part, rows in (("val", val), ("test", test))}
 error = (logits["test"].argmax(1) != labels[test]).float().mean()
 print(f"error against the labels that people were shown: {error:.3f}")
@@ -48,14 +52,20 @@ print(f"error against the labels that people were shown: {error:.3f}")
 # %%
 scale = fit_scale(logits["val"], votes[val, :5].sum(1))
 raw, belief = Belief(logits["test"]), Belief(logits["test"], scale=scale)
-print(f"scale {scale:.4f}: the model is worth {belief.precision.median():.1f} votes, as it came {raw.precision.median():.0f}")
+print(
+    f"scale {scale:.4f}: the model is worth {belief.precision.median():.1f} votes, as it came {raw.precision.median():.0f}"
+)
 
 # %% [markdown]
 # The later votes judge the belief: their mean log-likelihood after none, one, two... of the first five votes.
 
 # %%
 later = votes[test, 5:].sum(1)
-curves = {"as it came": raw, "with fitted scale": belief, "votes alone": Belief(torch.zeros_like(logits["test"]))}
+curves = {
+    "as it came": raw,
+    "with fitted scale": belief,
+    "votes alone": Belief(torch.zeros_like(logits["test"])),
+}
 figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
 for name, start in curves.items():
     nats = [
@@ -81,7 +91,9 @@ full = votes[test, :5].sum(1)
 decided = belief.prob_of_majority(5, full).argmax(1)
 changed = (first != decided)[gain.argsort(descending=True)].float()
 fifth = len(changed) // 5
-print(f"decision changes with all five votes: {changed[:fifth].mean():.3f} of the images with the highest gain,")
+print(
+    f"decision changes with all five votes: {changed[:fifth].mean():.3f} of the images with the highest gain,"
+)
 print(f"{changed[fifth:].mean():.3f} of the others")
 
 # %% [markdown]

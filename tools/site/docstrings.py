@@ -1,4 +1,4 @@
-"""How griffe, which reads the sources for the reference, understands this package's docstrings and classes."""
+"""How griffe, which reads sources for the reference, understands this package's docstrings and classes."""
 
 import re
 from typing import Any
@@ -32,4 +32,6 @@ class PackageExtension(Extension):
             if isinstance(one, Attribute) and one.annotation is not None and not name.startswith("_")
         ]
         itself = Parameter("self", kind=ParameterKind.positional_or_keyword)
-        cls.set_member("__init__", Function("__init__", parameters=Parameters(itself, *fields), returns="None"))
+        cls.set_member(
+            "__init__", Function("__init__", parameters=Parameters(itself, *fields), returns="None")
+        )

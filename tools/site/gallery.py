@@ -94,7 +94,9 @@ def picture(figure: Figure, prefix: str, alt: str = "") -> str:
     label = html.escape(alt.replace("\n", " "))
     width = figure.get_figwidth()
     drawn = re.sub(r"\n\s*", "\n", themed_svg(figure, prefix))
-    return f'<div class="picture" role="img" aria-label="{label}" style="max-width:{width:.1f}in">{drawn}</div>'
+    return (
+        f'<div class="picture" role="img" aria-label="{label}" style="max-width:{width:.1f}in">{drawn}</div>'
+    )
 
 
 def page_of(cells: list[Cell], *, downloads: str) -> str:

@@ -1,4 +1,4 @@
-"""Parts of the reference that are generated: the commands from the command line itself, the recipes from files.
+"""Parts of the reference that are generated: commands from the command line itself, recipes from files.
 
 A page asks for a part by a line such as `<!-- generated: commands -->`.
 """

@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in `docs/`, the gallery, and the files of the repository that pages link to."""
+    """Add pages that are not in `docs/`, the gallery, and files of the repository that pages link to."""
     for source, address in PAGES_OF_ROOT.items():
         files.append(File.generated(config, address, abs_src_path=f"{ROOT / source}"))
     for path in sorted(_linked_files(files)):

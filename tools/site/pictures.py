@@ -53,7 +53,14 @@ def _simplexes(beliefs: dict[str, Belief]) -> Figure:
         axes.fill(*_CORNERS.T, fill=False, edgecolor=matplotlib.rcParams["axes.edgecolor"], linewidth=1)
         for name, (x, y) in zip("ABC", _CORNERS, strict=True):
             below = y == 0
-            axes.text(x, y + (-0.03 if below else 0.03), name, ha="center", va="top" if below else "bottom", fontsize=9)
+            axes.text(
+                x,
+                y + (-0.03 if below else 0.03),
+                name,
+                ha="center",
+                va="top" if below else "bottom",
+                fontsize=9,
+            )
         axes.set_title(title, fontsize=9)
         axes.set(xlim=(-0.08, 1.08), ylim=(-0.13, 1.0), aspect="equal")
         axes.axis("off")
