@@ -223,6 +223,9 @@ DryRun = Annotated[bool, _option("--dry-run",
     "Print the complete configuration and its cost without running anything.")]
 Jobs = Annotated[int | None, _option("N",
     "Number of runs executed at the same time. Default: chosen by the number of cores.")]
+On = Annotated[str, _option("PLACE",
+    "Where the work is done: local, ray (a Ray cluster of this machine, started if there is none) or "
+    "ray://HOST:PORT.")]
 Risks = Annotated[list[float], Sets("risks", tuple), _option("RATE",
     "Error rate among answered examples for which an abstention threshold is sought. Can be repeated.")]
 SkipCorrupt = Annotated[bool, Sets("data.corrupt", lambda skip: "skip"), _option("--skip-corrupt",

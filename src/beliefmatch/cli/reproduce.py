@@ -37,6 +37,7 @@ def reproduce(
     out: opt.OutDir = "runs/reproduce",
     seeds: opt.ReproductionSeeds = None,
     jobs: opt.Jobs = None,
+    on: opt.On = "local",
     set_: opt.Set = None,
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
@@ -51,7 +52,7 @@ def reproduce(
         from beliefmatch.reproduce.config import ReproduceConfig
 
         require_packages(context, "terminal", "figures")
-        given = {"scale": scale, "out": out, "data_dir": data_dir, "seeds": seeds, "jobs": jobs}
+        given = {"scale": scale, "out": out, "data_dir": data_dir, "seeds": seeds, "jobs": jobs, "on": on}
         config = from_mapping(ReproduceConfig, {**given, "settings": set_ or []}, caller="reproduce")
         runners = _runners(id_, config)
         used = {bool(runner.reproduction.transfers) for runner in runners}
@@ -187,7 +188,10 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
 
 def _portable_command(arguments: list[str]) -> list[str]:
     """The command without local paths, so that others can repeat it."""
-    replaced, kept = {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": []}, ["beliefmatch"]
+    replaced, kept = (
+        {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": [], "--on": []},
+        ["beliefmatch"],
+    )
     words = iter(arguments)
     for word in words:
         name, equals, _ = word.partition("=")

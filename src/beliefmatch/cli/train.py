@@ -38,6 +38,7 @@ def train(
     *,
     seed: opt.Seed = None,
     tensorboard: opt.Tensorboard = False,
+    on: opt.On = "local",
     out: opt.OutDir = "runs/train",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
@@ -53,9 +54,10 @@ def train(
         config = _run_config(settings, method, kl_weight_value)
         require_packages(context, "terminal")
         from beliefmatch.experiments.build import is_main_process
+        from beliefmatch.experiments.executors import workers_on
         from beliefmatch.experiments.train_job import TrainJob
 
-        job = TrainJob(config, Path(out), tensorboard=tensorboard)
+        job = TrainJob(config, Path(out), tensorboard=tensorboard, workers=workers_on(on))
         notes = _notes(config, notes)
         if not dry_run:
             ready_directory(out, caller="train")
@@ -86,6 +88,7 @@ def compare(
     seed: opt.FirstSeed = 0,
     seeds: opt.MethodSeeds = 3,
     jobs: opt.Jobs = None,
+    on: opt.On = "local",
     out: opt.OutDir = "runs/compare",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
@@ -103,6 +106,8 @@ def compare(
         from beliefmatch import kernels
         from beliefmatch.experiments.build import is_main_process
         from beliefmatch.experiments.compare import Comparison
+        from beliefmatch.experiments.executors import workers_on
+        from beliefmatch.experiments.grid import resources_of
         from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
 
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
@@ -111,7 +116,8 @@ def compare(
         if kl_weight_value is not None:
             specs = with_kl_weight(specs, kl_weight_value)
         all_seeds = list(range(seed, seed + seeds))
-        job = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
+        workers = workers_on(on, jobs=jobs)
+        job = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), workers=workers)
         require_packages(context, "terminal", "report")
         notes = _notes(job.first, notes)
         if not dry_run:
@@ -119,10 +125,11 @@ def compare(
     if dry_run:
         costs = job.estimates()
         if is_main_process():
+            at_a_time = workers.describe(resources_of(job.first))
             for config, cost in costs:
                 _echo_config(config, cost)
                 typer.echo()
-            typer.echo("\n".join(f"# {line}" for line in (*notes, f"{job.cells} runs, {job.jobs} at a time")))
+            typer.echo("\n".join(f"# {line}" for line in (*notes, f"{job.cells} runs, {at_a_time}")))
         return
     if notes and is_main_process():
         show(findings(notes))
