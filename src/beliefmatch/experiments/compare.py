@@ -55,6 +55,7 @@ class Comparison:
         methods: methods to compare, in the order to show them.
         seeds: seeds of the runs of each method. Options left to a search are chosen with the first.
         directory: directory of the runs; those that are finished are not run again.
+        url: where the runs are kept, if not in the directory, which is then a copy without networks.
         workers: where the runs are executed; as many processes as this machine has cores for if not given.
     """
 
@@ -65,6 +66,7 @@ class Comparison:
         *,
         seeds: Sequence[int],
         directory: Path,
+        url: str | None = None,
         workers: Workers | None = None,
     ) -> None:
         if not methods or not seeds:
@@ -73,7 +75,7 @@ class Comparison:
         self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
         configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
         self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]
-        self.workers = workers or LocalWorkers()
+        self.workers, self.url = workers or LocalWorkers(), url
         self._check()
 
     @property
@@ -147,7 +149,11 @@ class Comparison:
 
     def directory_of(self, config: RunConfig) -> Path:
         """Directory of one run, named by what decides its result."""
-        return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
+        return self.directory / self._name_of(config)
+
+    @staticmethod
+    def _name_of(config: RunConfig) -> str:
+        return f"runs/{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
     def _run(
         self, configs: Sequence[RunConfig], on_progress: OnProgress, *, before: int
@@ -161,6 +167,7 @@ class Comparison:
                 self.directory_of(config),
                 name=f"{label(config.method.name, {})}, seed {config.seed}",
                 evaluated=config.seed == self.seeds[0],
+                url=None if self.url is None else f"{self.url}/{self._name_of(config)}",
             )
             for config in ordered
         ]
@@ -181,5 +188,5 @@ class Comparison:
         shared = {key: value for key, value in every[0].items() if all(one[key] == value for one in every)}
         return {key: value for key, value in shared.items() if key not in ("method", "seed")} | {
             "workers": self.workers.describe(resources_of(self.first)),
-            "directory": f"{self.directory}",
+            "directory": self.url or f"{self.directory}",
         }

@@ -14,9 +14,12 @@ from beliefmatch.experiments.training_inputs import aux_loss
 from beliefmatch.methods.base import Method
 from beliefmatch.train.engine import Engine
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "estimate", "gpu_share"]
 
+_SHARE_IMAGES = 2
 _PROBE_NUMBERS = 300_000  # of the inputs: a batch of 96 small images, or of two large ones
+_GPU_SHARES = ((1 << 28, 0.25), (1 << 30, 0.5))
+"""Bytes of weights and activations up to which a training takes this share of a GPU."""
 _STATES = {"sgd": 1, "adam": 2}  # tensors like the weights that an optimiser keeps
 
 
@@ -62,6 +65,31 @@ def estimate(config: RunConfig) -> Estimate:
         memory=weights * (2 + _STATES[training.optimizer]) + activations // batch * full // engine.world_size,
         data_memory=numbers * (data.epoch_images + len(data.validation) + len(data.test)),
     )
+
+
+def gpu_share(config: RunConfig) -> float:
+    """The share of a GPU that a training takes, by the size of a step: a small network leaves it idle.
+
+    A quarter up to 256 MB of weights, gradients, optimiser and activations, half up to 1 GB, else all of it;
+    none where it is to run on a CPU.
+    """
+    if config.engine.accelerator == "cpu":
+        return 0.0
+    method, data, training = method_of(config), dataset(config.data), config.training
+    network, kept = network_of(config, method, data), dict[int, int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        logits = network.train()(torch.zeros(_SHARE_IMAGES, *data.train.shape))
+    del logits
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    activations = sum(size for pointer, size in kept.items() if pointer not in own) // _SHARE_IMAGES
+    needed = weights * (2 + _STATES[training.optimizer]) + activations * training.batch_size
+    return next((share for size, share in _GPU_SHARES if needed <= size), 1.0)
 
 
 def _loss(

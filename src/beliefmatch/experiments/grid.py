@@ -5,19 +5,26 @@ last checkpoint, so the same command continues a grid that was stopped. `attempt
 diverge, and keeps that as their result.
 """
 
+import socket
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from beliefmatch._files import atomic_write
+from beliefmatch._errors import fail
+from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch._utils import OnProgress
-from beliefmatch.experiments.build import dataset
+from beliefmatch.data.config import DataConfig
+from beliefmatch.data.sources import Dataset, MemorySource
+from beliefmatch.experiments.build import dataset, keep_dataset
 from beliefmatch.experiments.config import RunConfig, fingerprint
+from beliefmatch.experiments.cost import gpu_share
 from beliefmatch.experiments.executors import LocalWorkers, Resources, Task, Workers, run_tasks
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.storage import RemoteDirectory, mirrored, without_networks
 from beliefmatch.loss import LowTargetConfidence
 
 __all__ = [
@@ -36,6 +43,7 @@ CellOutcome = RunRecord | Diverged
 OnCell = Callable[[int, float, str], None]
 """Called with (index of the cell, fraction, description)."""
 
+_SHARED_BYTES = 4 << 30  # of images that go to the nodes of a cluster; more are read there
 _LINES = 8  # cells at work that a description lists
 
 
@@ -52,6 +60,8 @@ class Cell:
     outweighs the labels, which may be the subject of the run, is then left out."""
     evaluated: bool = False
     """Whether the test predictions are evaluated in full while they are in memory."""
+    url: str | None = None
+    """Where the run is kept, if not in its directory, which then gets all but the networks."""
 
 
 def run_cells(
@@ -127,20 +137,69 @@ def _results(
     for index in results:
         report(index, 1.0, "finished before")
     left = [index for index in range(len(cells)) if index not in results]
-    tasks = [
-        Task(one.name, run_cell, (one,), resources_of(one.config)) for one in map(cells.__getitem__, left)
-    ]
+    workers = workers or LocalWorkers(1)
+    tasks = _tasks([cells[index] for index in left], workers)
     ran = run_tasks(
-        tasks,
-        workers or LocalWorkers(1),
-        lambda index, fraction, description: report(left[index], fraction, description),
+        tasks, workers, lambda index, fraction, description: report(left[index], fraction, description)
     )
     results |= dict(zip(left, ran, strict=True))
+    for cell in (cells[index] for index in left):
+        if cell.url is not None:
+            RemoteDirectory(cell.url).pull(cell.directory, without_networks)
     return [results[index] for index in range(len(cells))]
+
+
+def _tasks(cells: Sequence[Cell], workers: Workers) -> list[Task]:
+    """A task for each cell. On other machines it has an absolute path, and data in memory come with it."""
+    if not workers.is_remote:
+        return [Task(cell.name, run_cell, (cell,), resources_of(cell.config)) for cell in cells]
+    tasks, shared = [], dict[DataConfig, Any]()
+    for cell in cells:
+        _require_one_process(cell.config)
+        directory = cell.directory.absolute()
+        if cell.url is None:
+            directory.mkdir(parents=True, exist_ok=True)  # by which a node knows that it sees the same files
+        settings = cell.config.data
+        if settings not in shared:
+            shared[settings] = _shared_data(settings, workers)
+        resources = replace(resources_of(cell.config), gpus=gpu_share(cell.config))
+        arguments = replace(cell, directory=directory), shared[settings]
+        tasks.append(Task(cell.name, run_remote_cell, arguments, resources))
+    return tasks
+
+
+def _require_one_process(config: RunConfig) -> None:
+    engine = config.engine
+    if engine.devices not in ("auto", "1") or engine.nodes != 1:
+        got = f"{engine.devices} on {engine.nodes} machines; one training on several runs by torchrun"
+        raise fail("run", f"`engine.devices` must be 1 for each run of a cluster, got {got}.")
+
+
+def _shared_data(settings: DataConfig, workers: Workers) -> Any:
+    """The data for all nodes if they are in memory here; else None, and each node reads them by name."""
+    data = dataset(settings)
+    sources = (data.train, data.validation, data.test, data.unlabelled)
+    held = [one for one in sources if isinstance(one, MemorySource)]
+    is_small = sum(one.pixels.nbytes for one in held) <= _SHARED_BYTES
+    return workers.share(data) if is_small and len(held) == sum(one is not None for one in sources) else None
+
+
+def run_remote_cell(cell: Cell, data: Dataset | None, *, on_progress: OnProgress) -> RunResult | Diverged:
+    """`run_cell` on a node of a cluster, with data that came with it."""
+    if cell.url is None and not cell.directory.is_dir():
+        wanted = "a directory that all nodes see, or a URL such as s3://BUCKET/PATH"
+        got = f"{cell.directory}, which {socket.gethostname()} does not"
+        raise fail("run", f"`out` must be {wanted}, got {got}.", EnvironmentFailure)
+    if data is not None:
+        keep_dataset(cell.config.data, data)
+    return run_cell(cell, on_progress=on_progress)
 
 
 def run_cell(cell: Cell, *, on_progress: OnProgress) -> RunResult | Diverged:
     """Execute one cell, in whatever process an executor has chosen."""
+    if cell.url is not None:
+        with mirrored(cell.url) as directory:
+            return run_cell(replace(cell, directory=directory, url=None), on_progress=on_progress)
     try:
         with warnings.catch_warnings():
             if cell.may_diverge:

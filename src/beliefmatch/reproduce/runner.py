@@ -307,8 +307,9 @@ class TrainingRunner(Runner):
                 self.directory_of(config).path,
                 f"{config.method.name}, {config.model.name}, {config.data.name}, seed {config.seed}",
                 may_diverge=True,
+                url=None if self.config.url is None else f"{self.config.url}/runs/{name}",
             )
-            for config in unique.values()
+            for name, config in unique.items()
         ]
         on_cell = report_cells(on_progress, [cell.name for cell in cells], before=before, total=total)
         ended = attempt_cells(cells, workers=self.workers, on_cell=on_cell)
