@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
@@ -108,7 +108,7 @@ class Workers(Protocol):
 
 def completed_tasks(
     tasks: Sequence[Task], workers: Workers, on_task: OnTask | None = None
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """Run tasks; index and result of each, as they end.
 
     Ctrl-C, and closing the iterator, let tasks that run end early; an error of one lets the others end.

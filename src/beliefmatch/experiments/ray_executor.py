@@ -72,7 +72,7 @@ class RayWorkers:
 
 def _import_ray() -> Any:
     with needs("Ray", extra="cluster", caller="--on ray"):
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     return ray
 
 
