@@ -39,10 +39,11 @@ def semi_config(*settings: str, method: str = "belief_matching", **options: Any)
 
 
 def comparison(
-    directory: Path, methods: str = METHODS, *, seeds=(5, 6), jobs=1, workers=None, settings=()
+    directory: Path, methods: str = METHODS, *, seeds=(5, 6), jobs=1, workers=None, url=None, settings=()
 ) -> Comparison:
     specs, workers = parse_methods(methods), workers or LocalWorkers(jobs)
-    return Comparison(digits_settings(*settings), specs, seeds=seeds, directory=directory, workers=workers)
+    places = {"directory": directory, "url": url, "workers": workers}
+    return Comparison(digits_settings(*settings), specs, seeds=seeds, **places)
 
 
 def without_times(record: RunRecord) -> RunRecord:

@@ -6,6 +6,7 @@ is not tried again. Progress and the request to stop pass through one actor, the
 to stop gets the signal of Ctrl-C once, and saves.
 """
 
+import _thread
 import os
 import pickle
 import signal
@@ -421,7 +422,7 @@ def _reporting(board: Any, key: Any) -> Iterator[OnProgress]:
             if is_over:
                 return
             if interrupts > before:
-                os.kill(os.getpid(), signal.SIGINT)
+                _thread.interrupt_main()  # Ray blocks the signal itself, which a terminal sends to all
 
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
