@@ -76,8 +76,9 @@ def compare_command(out: Path, on: str) -> list[str]:
 
 
 def wait_for_networks(out: Path, process: subprocess.Popen[str]) -> None:
+    """Until the second member of an ensemble has begun: the first is finished."""
     deadline = time.monotonic() + 120
-    while not list(out.glob("runs/*/network-0/step-*.json")):
+    while not list(out.glob("runs/*/network-1/log.csv")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -95,7 +96,9 @@ def test_ctrl_c_keeps_what_was_trained_and_the_same_command_goes_on(tmp_path, lo
             assert begun.returncode == 130, errors
             assert "the same command continues" in errors and "Traceback" not in errors
             assert not list(tmp_path.glob("runs/*/record.json"))
-            saved = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/network-0/step-*.json")}
+            finished = [path.parents[1] for path in tmp_path.glob("runs/*/network-1/log.csv")]
+            files = [path for run in finished for path in run.glob("network-0/step-*.json")]
+            saved = {path: path.stat().st_mtime_ns for path in files}
             done = subprocess.run(line, capture_output=True, text=True, timeout=300)
         finally:
             del os.environ["RAY_ADDRESS"]

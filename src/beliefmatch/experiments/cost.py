@@ -1,7 +1,8 @@
 """What a run will cost in time and memory, from a few steps of it on random images."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -76,19 +77,12 @@ def gpu_share(config: RunConfig) -> float:
     if config.engine.accelerator == "cpu":
         return 0.0
     method, data, training = method_of(config), dataset(config.data), config.training
-    network, kept = network_of(config, method, data), dict[int, int]()
-
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logits = network.train()(torch.zeros(_SHARE_IMAGES, *data.train.shape))
-    del logits
+    network = network_of(config, method, data)
+    with _noting_activations(network) as activations:
+        network.train()(torch.zeros(_SHARE_IMAGES, *data.train.shape))
     weights = sum(parameter.nbytes for parameter in network.parameters())
-    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    activations = sum(size for pointer, size in kept.items() if pointer not in own) // _SHARE_IMAGES
-    needed = weights * (2 + _STATES[training.optimizer]) + activations * training.batch_size
+    kept = activations() * training.batch_size // _SHARE_IMAGES
+    needed = weights * (2 + _STATES[training.optimizer]) + kept
     return next((share for size, share in _GPU_SHARES if needed <= size), 1.0)
 
 
@@ -114,6 +108,20 @@ def _loss(
 def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engine) -> tuple[float, int]:
     """Seconds of the faster of two steps after one for warming up, and bytes kept for the backward pass."""
     seconds: list[float] = []
+    activations: Callable[[], int] = int
+    for _ in range(3):
+        start = time.perf_counter()
+        with _noting_activations(network) as activations, engine.autocast():
+            value = loss(network.train())
+        value.backward()
+        seconds.append(time.perf_counter() - start)
+        network.zero_grad()
+    return min(seconds[1:]), activations()
+
+
+@contextmanager
+def _noting_activations(network: nn.Module) -> Iterator[Callable[[], int]]:
+    """A function that gives the bytes kept in the block for the backward pass, without the weights."""
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -121,13 +129,9 @@ def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engi
         kept[storage.data_ptr()] = storage.nbytes()  # a storage that is kept twice counts once
         return tensor
 
-    for _ in range(3):
-        kept.clear()
-        start = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), engine.autocast():
-            value = loss(network.train())
-        value.backward()
-        seconds.append(time.perf_counter() - start)
-        network.zero_grad()
-    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    return min(seconds[1:]), sum(size for pointer, size in kept.items() if pointer not in own)
+    def total() -> int:
+        own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+        return sum(size for pointer, size in kept.items() if pointer not in own)
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield total
