@@ -31,7 +31,7 @@ def seconds_of_tasks(workers: Workers, tasks: int) -> float:
     return time.perf_counter() - began
 
 
-def overhead(workers: Workers, *, few: int = 8, many: int = 208) -> float:
+def overhead(workers: Workers, *, few: int = 8, many: int = 1008) -> float:
     """Milliseconds of a task that does nothing: the difference of many and few, so that starts drop out."""
     return 1000 * (seconds_of_tasks(workers, many) - seconds_of_tasks(workers, few)) / (many - few)
 
@@ -52,8 +52,8 @@ def grid_seconds(workers: Workers, cells: int) -> float:
 @contextmanager
 def nodes(count: int):
     """A cluster of nodes with one core each."""
-    import ray
-    from ray.cluster_utils import Cluster
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     head = {"num_cpus": 1, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)

@@ -218,6 +218,8 @@ _features, _heads = partial(_option, panel="Features"), partial(_option, panel="
 
 # Shared by several commands.
 OutDir = Annotated[str, _option("DIRECTORY", "Directory to write the results to.")]
+OutPlace = Annotated[str, _option("DIRECTORY",
+    "Directory to write the results to, or a URL such as s3://BUCKET/PATH.")]
 Verbose = Annotated[bool, _option("--verbose", "Print every table and all details, not only the summary.")]
 DryRun = Annotated[bool, _option("--dry-run",
     "Print the complete configuration and its cost without running anything.")]

@@ -35,7 +35,7 @@ def reproduce(
     id_: opt.ReproductionId = "list",
     scale: opt.Scale = "paper",
     data_dir: opt.DataDir = None,
-    out: opt.OutDir = "runs/reproduce",
+    out: opt.OutPlace = "runs/reproduce",
     seeds: opt.ReproductionSeeds = None,
     jobs: opt.Jobs = None,
     on: opt.On = "local",

@@ -40,7 +40,7 @@ def train(
     seed: opt.Seed = None,
     tensorboard: opt.Tensorboard = False,
     on: opt.On = "local",
-    out: opt.OutDir = "runs/train",
+    out: opt.OutPlace = "runs/train",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -100,7 +100,7 @@ def compare(
     seeds: opt.MethodSeeds = 3,
     jobs: opt.Jobs = None,
     on: opt.On = "local",
-    out: opt.OutDir = "runs/compare",
+    out: opt.OutPlace = "runs/compare",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
 ) -> None:

@@ -107,8 +107,7 @@ def _loss(
 
 def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engine) -> tuple[float, int]:
     """Seconds of the faster of two steps after one for warming up, and bytes kept for the backward pass."""
-    seconds: list[float] = []
-    activations: Callable[[], int] = int
+    seconds, kept = list[float](), 0
     for _ in range(3):
         start = time.perf_counter()
         with _noting_activations(network) as activations, engine.autocast():
@@ -116,7 +115,8 @@ def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engi
         value.backward()
         seconds.append(time.perf_counter() - start)
         network.zero_grad()
-    return min(seconds[1:]), activations()
+        kept = activations()
+    return min(seconds[1:]), kept
 
 
 @contextmanager
