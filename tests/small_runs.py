@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from beliefmatch.experiments.compare import Comparison
 from beliefmatch.experiments.config import RunConfig, config_from, overridden, recipe, with_method
+from beliefmatch.experiments.executors import LocalWorkers
 from beliefmatch.experiments.method_spec import parse_methods
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
@@ -37,9 +38,12 @@ def semi_config(*settings: str, method: str = "belief_matching", **options: Any)
     return config_from(with_method(semi_settings(*settings), method, **options))
 
 
-def comparison(directory: Path, methods: str = METHODS, *, seeds=(5, 6), jobs=1, settings=()) -> Comparison:
-    specs = parse_methods(methods)
-    return Comparison(digits_settings(*settings), specs, seeds=seeds, directory=directory, jobs=jobs)
+def comparison(
+    directory: Path, methods: str = METHODS, *, seeds=(5, 6), jobs=1, workers=None, url=None, settings=()
+) -> Comparison:
+    specs, workers = parse_methods(methods), workers or LocalWorkers(jobs)
+    places = {"directory": directory, "url": url, "workers": workers}
+    return Comparison(digits_settings(*settings), specs, seeds=seeds, **places)
 
 
 def without_times(record: RunRecord) -> RunRecord:

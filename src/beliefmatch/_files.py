@@ -14,6 +14,7 @@ from beliefmatch._errors import ArgumentError, fail
 __all__ = [
     "LEDGER",
     "EnvironmentFailure",
+    "InUse",
     "atomic_write",
     "atomic_write_dir",
     "directory_in_use",
@@ -30,6 +31,10 @@ _LONGEST = 80  # characters of a file's name, without its ending
 
 class EnvironmentFailure(ArgumentError):  # noqa: N818
     """Something outside of the program is not as it must be: a file, a directory, another process."""
+
+
+class InUse(EnvironmentFailure):
+    """Another process works in the directory."""
 
 
 def ready_directory(name: str, *, caller: str, argument: str = "out") -> Path:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from beliefmatch.experiments.config import config_from
-from beliefmatch.experiments.grid import Cell, attempt_cells, default_jobs, run_cells
+from beliefmatch.experiments.executors import LocalWorkers
+from beliefmatch.experiments.grid import Cell, attempt_cells, resources_of, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
 from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.experiments.rotation import ANGLES, DIGIT, DigitRotation, confidence_when_wrong
@@ -204,7 +205,8 @@ def test_what_cannot_run_is_refused_before_training(tmp_path, methods, argument)
 )
 def test_default_jobs_fill_the_cores(settings, jobs, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
-    assert default_jobs(config_from(digits_settings(*settings))) == jobs
+    needed = resources_of(config_from(digits_settings(*settings)))
+    assert LocalWorkers().describe(needed) == f"{jobs} at a time"
 
 
 @pytest.mark.parametrize("may_diverge", [False, True])
@@ -225,24 +227,24 @@ def test_cells_that_may_diverge_do_not_warn_of_a_low_target_confidence(may_diver
 def test_an_error_in_a_process_is_raised_as_it_was(tmp_path):
     configs = [digits_config("softmax", "ood=[no_such_set]", f"seed={seed}") for seed in (0, 1)]
     with pytest.raises(ValueError, match="no_such_set"):
-        run_cells([Cell(config, tmp_path / f"{config.seed}") for config in configs], jobs=2)
+        run_cells([Cell(config, tmp_path / f"{config.seed}") for config in configs], workers=LocalWorkers(2))
 
 
 CHATTER = """
 import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from beliefmatch.experiments import grid
+from beliefmatch.experiments import executors as e
 
 def talk(many):
     for _ in range(many):
-        grid._reports.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
+        e._reports.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
     return many
 
 if __name__ == "__main__":
     context = get_context("spawn")
     given = (os.getpid(), context.Queue(), context.Event())
-    with ProcessPoolExecutor(1, mp_context=context, initializer=grid._begin_worker, initargs=given) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=e._begin_worker, initargs=given) as pool:
         print(pool.submit(talk, 3000).result())
 """
 

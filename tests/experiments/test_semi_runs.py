@@ -335,7 +335,7 @@ def test_a_finished_student_is_shown_without_its_teacher(tmp_path, copied, super
 
 def compared(methods, directory, *settings, seeds=(0,)):
     specs = parse_methods(methods)
-    return Comparison(semi_settings(*settings), specs, seeds=seeds, directory=directory, jobs=1)
+    return Comparison(semi_settings(*settings), specs, seeds=seeds, directory=directory)
 
 
 def test_a_comparison_distinguishes_kinds_and_shares_equal_settings(tmp_path, supervised):

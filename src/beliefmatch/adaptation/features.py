@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -34,7 +35,16 @@ from beliefmatch.adaptation.streams import (
 )
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
-__all__ = ["ExtractProgress", "cache_key", "extract", "extract_sets", "model_digest"]
+__all__ = [
+    "ComputedRows",
+    "Distribute",
+    "ExtractProgress",
+    "Extraction",
+    "cache_key",
+    "extract",
+    "extract_sets",
+    "model_digest",
+]
 
 BF16_TOLERANCE = 2e-2
 """Largest accepted difference of bfloat16 from float32: the norm of the difference over the norm, in every
@@ -58,7 +68,17 @@ class ExtractProgress(NamedTuple):
     """Rows in all; None where their number is not known before the end."""
 
 
+class ComputedRows(NamedTuple):
+    """Features and targets of neighbouring rows from `start` on."""
+
+    start: int
+    features: np.ndarray
+    targets: Tensor
+
+
 _Report = Callable[[ExtractProgress], None]
+Distribute = Callable[["Extraction", Sequence[Tensor]], Generator[ComputedRows, None, None]]
+"""Has batches, given by the indices of their rows, computed elsewhere; yields them in any order."""
 
 
 def extract(
@@ -72,6 +92,7 @@ def extract(
     batch_size: int = BATCH_SIZE,
     precision: str = "32",
     compile: bool = False,
+    distribute: Distribute | None = None,
     on_progress: _Report | None = None,
     argument: str = "source",
 ) -> Features:
@@ -102,6 +123,8 @@ def extract(
             its norm; or "auto", bf16 likewise but only where the hardware is faster with it.
         compile: Whether batches of the size of the first are computed by a compiled network, if every row of
             the first differs by less than 1e-4 of its norm; the key stays the same. Compiling takes a minute.
+        distribute: Has the batches computed by other processes, where rows can be read in any order. The
+            batches are the same, so that the rows are too; `compile` is then not heeded.
         on_progress: Called before the start and after every batch.
         argument: What the user calls the source, for errors.
 
@@ -123,13 +146,13 @@ def extract(
         }
         key = cache_key(parts)
         if cache is None or "data" not in parts:
-            return _computed(None, key, stream, network, compile, report)
+            return _computed(None, key, stream, network, compile, distribute, report)
         if (kept := _kept(cache, key, stream, network, report)) is not None:
             return kept
         with cache.locked(key):
             # Another process may have computed them while this one waited.
             kept = _kept(cache, key, stream, network, report)
-            return kept or _computed(cache, key, stream, network, compile, report)
+            return kept or _computed(cache, key, stream, network, compile, distribute, report)
 
 
 def extract_sets(
@@ -188,17 +211,18 @@ def _computed(
     stream: Stream,
     network: _Network,
     compile: bool,
+    distribute: Distribute | None,
     report: _Report,
 ) -> Features:
     """Compute the rows that are missing in the cache, or all of them into a temporary file."""
-    if compile:
+    if compile and distribute is None:
         network = _verified_compilation(network, stream.first())
     first = stream.first()
     layout = Layout(network(first).shape[1], _classes(first.targets))
     if cache is None:
         with tempfile.TemporaryFile(prefix="beliefmatch-features-", buffering=0) as raw:
             file = FeatureFile.created(raw, layout, stream.rows)
-            file.describe(rows=_filled(file, stream, network, report))
+            file.describe(rows=_filled(file, stream, network, distribute, report))
             rows, targets = file.read()
         return Features(rows, targets, features_digest(rows, targets))
 
@@ -217,7 +241,7 @@ def _computed(
     if stream.rows is not None:
         make_room(stream.rows)
     with cache.writing(key, layout, stream.rows, is_current) as file:
-        file.complete(_filled(file, stream, network, report, make_room))
+        file.complete(_filled(file, stream, network, distribute, report, make_room))
         return Features(*file.read(), key)
 
 
@@ -225,6 +249,7 @@ def _filled(
     file: FeatureFile,
     stream: Stream,
     network: _Network,
+    distribute: Distribute | None,
     report: _Report,
     make_room: Callable[[int], None] | None = None,
 ) -> int:
@@ -232,29 +257,43 @@ def _filled(
     layout, total, present, stop = file.layout, stream.rows, file.is_present, 0
     rows = int(present.sum())
     report(ExtractProgress(rows, total))
-    for piece in stream.pieces(present):
-        start, stop = piece.start, piece.stop
-        if (classes := _classes(piece.targets)) != layout.classes:
+    for start, targets, compute in _pieces(stream, network, distribute, present):
+        stop = start + len(targets)
+        if (classes := _classes(targets)) != layout.classes:
             kinds = [f"counts of {k} classes" if k else "class ids" for k in (layout.classes, classes)]
             fact = f"`{stream.argument}` must have {kinds[0]} as in the first batch"
             raise fail("adapt", f"{fact}, got {kinds[1]} at row {start}.")
-        if not file.has_targets(start, piece.targets):
+        if not file.has_targets(start, targets):
             raise _other_data(stream, f"other targets from row {start} on")
         missing = stop - start - int(present[start:stop].sum())
         if missing:
             if total is None and make_room is not None:
                 make_room(stop)
-            features = network(piece)
+            features = compute()
             if features.shape[1] != layout.width:
                 expected = f"{layout.width} features for each input as in the first batch"
                 got = f"{features.shape[1]} at row {start}"
                 raise fail("adapt", f"`model` must give {expected}, got {got}.")
-            file.write(start, features, piece.targets.numpy())
+            file.write(start, features, targets.numpy())
             rows += missing
             report(ExtractProgress(rows, total))
     if total is None and present[stop:].any():
         raise _other_data(stream, f"{stop} rows, where there were {len(present)}")
     return total or stop
+
+
+def _pieces(
+    stream: Stream, network: _Network, distribute: Distribute | None, present: np.ndarray
+) -> Iterator[tuple[int, Tensor, Callable[[], np.ndarray]]]:
+    """Start and targets of each batch with a row that is missing, and a function that gives its features."""
+    if distribute is None or not isinstance(stream, IndexedStream):
+        for piece in stream.pieces(present):
+            yield piece.start, piece.targets, partial(network, piece)
+        return
+    extraction = Extraction(network, stream, torch.get_num_threads())
+    with closing(distribute(extraction, stream.missing(present))) as computed:
+        for rows in computed:
+            yield rows.start, rows.targets, partial(np.asarray, rows.features)
 
 
 def _classes(targets: Tensor) -> int | None:
@@ -306,6 +345,22 @@ class _Network:
         moved = tensor.to(self.device, non_blocking=True)
         is_image = moved.dim() == 4 and moved.is_floating_point()
         return moved.contiguous(memory_format=torch.channels_last) if is_image else moved
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A network and examples, from which any process computes the features of batches."""
+
+    network: _Network
+    stream: IndexedStream
+    threads: int
+    """Threads to compute with: sums of others may come out differently."""
+
+    def compute(self, batches: Sequence[Tensor]) -> Iterator[ComputedRows]:
+        """Features and targets of batches, given by the indices of their rows."""
+        torch.set_num_threads(self.threads)
+        for piece in self.stream.picked(batches):
+            yield ComputedRows(piece.start, self.network(piece), piece.targets)
 
 
 def _shapes(inputs: Inputs) -> list[torch.Size]:

@@ -147,11 +147,15 @@ class IndexedStream(Stream):
 
     def pieces(self, is_present: np.ndarray | None = None) -> Iterator[Piece]:
         """Batches in order, only those with a row that is missing."""
-        batches = torch.arange(len(self)).split(self._batch_size)
+        return self.picked(self.missing(is_present))
+
+    def missing(self, is_present: np.ndarray | None = None) -> list[Tensor]:
+        """Indices of the batches with a row that is missing."""
+        batches = [*torch.arange(len(self)).split(self._batch_size)]
         if is_present is None:
-            return self.picked(batches)
+            return batches
         present = torch.from_numpy(is_present)
-        return self.picked([batch for batch in batches if not bool(present[batch].all())])
+        return [batch for batch in batches if not bool(present[batch].all())]
 
     def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece]:
         """One piece for each tensor of indices in this stream."""

@@ -87,6 +87,7 @@ def adapt(
     train_batchnorm: opt.TrainBatchnorm = False,
     no_vote_scale: opt.NoVoteScale = False,
     risk: opt.Risks = _RISKS,
+    on: opt.On = "local",
     out: opt.OutDir = "runs/adapt",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
@@ -105,10 +106,11 @@ def adapt(
             from beliefmatch import kernels
             from beliefmatch.experiments.adapt_job import AdaptJob
             from beliefmatch.experiments.adapted_directory import require_directory
+            from beliefmatch.experiments.executors import workers_on
 
             kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
             require_directory(Path(out), config)
-            job = AdaptJob(config)
+            job = AdaptJob(config, workers_on(on))
             _require_validation_used(context, job)
             if not dry_run:
                 with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it

@@ -25,6 +25,7 @@ __all__ = [
     "FAILURES",
     "UserError",
     "findings",
+    "output",
     "printable",
     "progress",
     "require_packages",
@@ -109,14 +110,26 @@ def show_warning(context: typer.Context, warning: Warning | str, **options: str)
 
 
 @contextmanager
-def resumable(directory: Path) -> Iterator[None]:
-    """Say after Ctrl-C inside the block what became of the trainings in a directory."""
+def output(context: typer.Context, out: str) -> Iterator[tuple[Path, str | None]]:
+    """The local directory of `--out`, and its URL if it is one; see `local_output`."""
+    from beliefmatch.experiments.storage import is_url, local_output
+
+    if not is_url(out):  # what the block raises is its own
+        yield Path(out), None
+        return
+    with user_errors(context, EnvironmentFailure), local_output(out) as places:
+        yield places
+
+
+@contextmanager
+def resumable(directory: Path, url: str | None = None) -> Iterator[None]:
+    """Say after Ctrl-C inside the block what became of the trainings in a directory, or at a URL."""
     try:
         yield
     except KeyboardInterrupt:
         from beliefmatch.train.checkpoint import has_checkpoints
 
-        if has_checkpoints(directory):
+        if url is not None or has_checkpoints(directory):
             print("what was trained is saved; the same command continues from there", file=sys.stderr)
         else:
             print("nothing was trained yet; the same command starts again", file=sys.stderr)

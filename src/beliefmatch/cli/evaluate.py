@@ -12,6 +12,7 @@ import typer
 from beliefmatch._config import schema_of
 from beliefmatch._errors import fail
 from beliefmatch._files import (
+    EnvironmentFailure,
     atomic_write,
     atomic_write_dir,
     directory_in_use,
@@ -71,6 +72,7 @@ def evaluate(
     targets: opt.TargetsName = None,
     images: opt.ImagesName = None,
     figures: opt.Figures = None,
+    on: opt.On = "local",
     verbose: opt.Verbose = False,
 ) -> None:
     """Evaluate models by their predictions, side by side on one page.
@@ -91,8 +93,10 @@ def evaluate(
             from beliefmatch.data.predictions import FieldNames, read_class_names
             from beliefmatch.evaluating import Evaluation
             from beliefmatch.experiments.evaluate import PredictionFiles, evaluate_models
+            from beliefmatch.experiments.executors import workers_on
             from beliefmatch.report.table import to_rich
 
+            workers = workers_on(on)
             kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
             class_file = _class_names_of_run(models[0]) if class_names is None else class_names
             known_names = None if class_file is None else read_class_names(class_file)
@@ -102,7 +106,8 @@ def evaluate(
                 for one in chosen
             ]
             directory = stack.enter_context(directory_in_use(out, caller="evaluate"))
-        with step_progress(sum(source.steps for source in sources) + 1) as step:
+        total = sum(source.steps for source in sources) + 1
+        with user_errors(context, EnvironmentFailure), step_progress(total) as step:
             found = Evaluation(
                 evaluate_models(
                     sources,
@@ -110,6 +115,7 @@ def evaluate(
                     class_names=known_names,
                     on_step=step,
                     reading=lambda: user_errors(context),
+                    workers=workers,
                 )
             )
             files = list(found.files(figures=figures or ()))

@@ -219,11 +219,16 @@ _features, _heads = partial(_option, panel="Features"), partial(_option, panel="
 
 # Shared by several commands.
 OutDir = Annotated[str, _option("DIRECTORY", "Directory to write the results to.")]
+OutPlace = Annotated[str, _option("DIRECTORY",
+    "Directory to write the results to, or a URL such as s3://BUCKET/PATH.")]
 Verbose = Annotated[bool, _option("--verbose", "Print every table and all details, not only the summary.")]
 DryRun = Annotated[bool, _option("--dry-run",
     "Print the complete configuration and its cost without running anything.")]
 Jobs = Annotated[int | None, _option("N",
     "Number of runs executed at the same time. Default: chosen by the number of cores.")]
+On = Annotated[str, _option("PLACE",
+    "Where the work is done: local, ray (a Ray cluster of this machine, started if there is none) or "
+    "ray://HOST:PORT.")]
 Risks = Annotated[list[float], Sets("risks", tuple), _option("RATE",
     "Error rate among answered examples for which an abstention threshold is sought. Can be repeated.")]
 SkipCorrupt = Annotated[bool, Sets("data.corrupt", lambda skip: "skip"), _option("--skip-corrupt",

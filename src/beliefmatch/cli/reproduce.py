@@ -13,6 +13,7 @@ from beliefmatch.cli.console import (
     FAILURES,
     UserError,
     findings,
+    output,
     progress,
     require_packages,
     resumable,
@@ -34,9 +35,10 @@ def reproduce(
     id_: opt.ReproductionId = "list",
     scale: opt.Scale = "paper",
     data_dir: opt.DataDir = None,
-    out: opt.OutDir = "runs/reproduce",
+    out: opt.OutPlace = "runs/reproduce",
     seeds: opt.ReproductionSeeds = None,
     jobs: opt.Jobs = None,
+    on: opt.On = "local",
     set_: opt.Set = None,
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
@@ -46,13 +48,22 @@ def reproduce(
     Prints the paper's numbers next to ours and writes them with figures and a record. The same command
     continues where it was stopped; all tables and figures share their runs, and no run is repeated.
     """
+    with output(context, out) as (path, url):
+        _reproduce(context, id_, path, url)
+
+
+def _reproduce(context: typer.Context, id_: str, path: Path, url: str | None) -> None:
+    """`reproduce` in a local directory."""
+    params = context.params
     with user_errors(context, *BAD_INPUT, EnvironmentFailure):
         from beliefmatch._config import from_mapping
         from beliefmatch.reproduce.config import ReproduceConfig
 
         require_packages(context, "terminal", "figures")
-        given = {"scale": scale, "out": out, "data_dir": data_dir, "seeds": seeds, "jobs": jobs}
-        config = from_mapping(ReproduceConfig, {**given, "settings": set_ or []}, caller="reproduce")
+        names = ("scale", "data_dir", "seeds", "jobs", "on")
+        given = {**{name: params[name] for name in names}, "settings": params["set_"] or []}
+        given |= {"out": f"{path}" if url else params["out"], "url": url}
+        config = from_mapping(ReproduceConfig, given, caller="reproduce")
         runners = _runners(id_, config)
         used = {bool(runner.reproduction.transfers) for runner in runners}
         for setting in config.settings:
@@ -64,10 +75,10 @@ def reproduce(
                 )
         if id_ == "list":
             _show_list(config)
-        elif dry_run:
+        elif params["dry_run"]:
             _echo_configs(runners)
-    if id_ != "list" and not dry_run:
-        _run_all(context, runners, config, verbose)
+    if id_ != "list" and not params["dry_run"]:
+        _run_all(context, runners, config, params["verbose"])
 
 
 def _runners(name: str, config: "ReproduceConfig") -> list["Runner"]:
@@ -161,7 +172,11 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
         reproduction_tables,
     )
 
-    with resumable(runner.runs_directory), user_errors(context, *FAILURES), progress() as on_progress:
+    with (
+        resumable(runner.runs_directory, runner.config.url),
+        user_errors(context, *FAILURES),
+        progress() as on_progress,
+    ):
         record = runner.run(
             lambda fraction, description: on_progress(fraction, f"{runner.id}: {description}"),
             command=_portable_command(context.obj),
@@ -178,16 +193,20 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
     tables, page = reproduction_tables(record), "summary.md"
     if verbose:
         show(*tables)
-        typer.echo("\n".join(f"{runner.directory / name}" for name, _ in files if name != page))
+        paths = [runner.directory / name for name, _ in files if name != page]
+        typer.echo("\n".join(_shown(one, runner.config) for one in paths))
     elif is_alone:
         show(*tables[:2], findings(reproduction_findings(record)))
-    typer.echo(runner.directory / page)
+    typer.echo(_shown(runner.directory / page, runner.config))
     return record
 
 
 def _portable_command(arguments: list[str]) -> list[str]:
     """The command without local paths, so that others can repeat it."""
-    replaced, kept = {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": []}, ["beliefmatch"]
+    replaced, kept = (
+        {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": [], "--on": []},
+        ["beliefmatch"],
+    )
     words = iter(arguments)
     for word in words:
         name, equals, _ = word.partition("=")
@@ -227,4 +246,9 @@ def _write_summary(
     with user_errors(context, *FAILURES):
         atomic_write(path, summary_markdown(shown, missing).encode())
     show(overview_table(list(records.values())))
-    typer.echo(path)
+    typer.echo(_shown(path, config))
+
+
+def _shown(path: Path, config: "ReproduceConfig") -> str:
+    """Where the user finds a file of the output."""
+    return f"{path}" if config.url is None else f"{config.url}/{path.relative_to(config.out).as_posix()}"

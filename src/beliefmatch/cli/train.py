@@ -12,6 +12,7 @@ from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
     FAILURES,
     findings,
+    output,
     progress,
     require_packages,
     resumable,
@@ -38,7 +39,8 @@ def train(
     *,
     seed: opt.Seed = None,
     tensorboard: opt.Tensorboard = False,
-    out: opt.OutDir = "runs/train",
+    on: opt.On = "local",
+    out: opt.OutPlace = "runs/train",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -48,17 +50,27 @@ def train(
     finished. The directory holds checkpoints, logs, predictions on the test and OOD sets, and record.json. It
     can be passed to `beliefmatch evaluate`, `predict` and `adapt`.
     """
+    with output(context, out) as (path, url):
+        _train(context, method, path, url)
+
+
+def _train(context: typer.Context, method: str | None, path: Path, url: str | None) -> None:
+    """`train` in a local directory."""
+    params = context.params
+    dry_run, shown = params["dry_run"], url or params["out"]
     with user_errors(context):
         settings, kl_weight_value, notes = _settings(context)
         config = _run_config(settings, method, kl_weight_value)
         require_packages(context, "terminal")
         from beliefmatch.experiments.build import is_main_process
+        from beliefmatch.experiments.executors import workers_on
         from beliefmatch.experiments.train_job import TrainJob
 
-        job = TrainJob(config, Path(out), tensorboard=tensorboard)
+        workers, tensorboard = workers_on(params["on"]), params["tensorboard"]
+        job = TrainJob(config, path, tensorboard=tensorboard, url=url, workers=workers)
         notes = _notes(config, notes)
         if not dry_run:
-            ready_directory(out, caller="train")
+            ready_directory(f"{path}" if url else params["out"], caller="train")
     if dry_run:
         cost = job.estimate()
         if is_main_process():
@@ -66,7 +78,7 @@ def train(
         return
     if notes and is_main_process():
         show(findings(notes))
-    with resumable(Path(out)), user_errors(context, *FAILURES), progress() as on_progress:
+    with resumable(path, url), user_errors(context, *FAILURES), progress() as on_progress:
         record = job.run(on_progress)
     if is_main_process():
         from beliefmatch.report.comparison import run_tables
@@ -74,8 +86,9 @@ def train(
 
         tables = run_tables(record)
         found = _run_findings(record)
-        show(*map(to_rich, tables if verbose else tables[:1]), *([findings(found)] if found else []))
-        typer.echo(out)
+        shown_tables = tables if params["verbose"] else tables[:1]
+        show(*map(to_rich, shown_tables), *([findings(found)] if found else []))
+        typer.echo(shown)
 
 
 @opt.with_options(opt.RunOptions)
@@ -86,7 +99,8 @@ def compare(
     seed: opt.FirstSeed = 0,
     seeds: opt.MethodSeeds = 3,
     jobs: opt.Jobs = None,
-    out: opt.OutDir = "runs/compare",
+    on: opt.On = "local",
+    out: opt.OutPlace = "runs/compare",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -96,6 +110,14 @@ def compare(
     CSV and Markdown, figures, and report.html, which works offline. The same command continues where it was
     stopped; finished runs are not repeated.
     """
+    with output(context, out) as (path, url):
+        _compare(context, methods, path, url)
+
+
+def _compare(context: typer.Context, methods: str, path: Path, url: str | None) -> None:
+    """`compare` in a local directory."""
+    params = context.params
+    seed, seeds, jobs, dry_run = (params[name] for name in ("seed", "seeds", "jobs", "dry_run"))
     with user_errors(context):
         for name, number in (("jobs", jobs), ("seeds", seeds)):
             if number is not None and number < 1:
@@ -103,6 +125,8 @@ def compare(
         from beliefmatch import kernels
         from beliefmatch.experiments.build import is_main_process
         from beliefmatch.experiments.compare import Comparison
+        from beliefmatch.experiments.executors import workers_on
+        from beliefmatch.experiments.grid import resources_of
         from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
 
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
@@ -111,37 +135,40 @@ def compare(
         if kl_weight_value is not None:
             specs = with_kl_weight(specs, kl_weight_value)
         all_seeds = list(range(seed, seed + seeds))
-        job = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
+        workers = workers_on(params["on"], jobs=jobs)
+        job = Comparison(settings, specs, seeds=all_seeds, directory=path, url=url, workers=workers)
         require_packages(context, "terminal", "report")
         notes = _notes(job.first, notes)
         if not dry_run:
-            ready_directory(out, caller="compare")
+            ready_directory(f"{path}" if url else params["out"], caller="compare")
     if dry_run:
         costs = job.estimates()
         if is_main_process():
+            at_a_time = workers.describe(resources_of(job.first))
             for config, cost in costs:
                 _echo_config(config, cost)
                 typer.echo()
-            typer.echo("\n".join(f"# {line}" for line in (*notes, f"{job.cells} runs, {job.jobs} at a time")))
+            typer.echo("\n".join(f"# {line}" for line in (*notes, f"{job.cells} runs, {at_a_time}")))
         return
     if notes and is_main_process():
         show(findings(notes))
     from beliefmatch.report import comparison as report
     from beliefmatch.report.table import to_rich
 
-    with resumable(Path(out)), user_errors(context, *FAILURES), progress() as on_progress:
+    with resumable(path, url), user_errors(context, *FAILURES), progress() as on_progress:
         record, evaluations = job.run(on_progress, command=["beliefmatch", *context.obj])
         if not is_main_process():
             return
         on_progress(1.0, "report")
         files = report.comparison_files(record, evaluations)
     try:  # files first: the reader of the output may close the pipe
-        with write_errors(context, Path(out)):
-            atomic_write_dir(Path(out), files, keep=".json")
+        with write_errors(context, path):
+            atomic_write_dir(path, files, keep=".json")
     finally:
+        verbose = params["verbose"]
         tables = report.comparison_tables(record) if verbose else [report.comparison_summary(record)]
         show(*map(to_rich, tables), findings(report.comparison_findings(record)))
-    typer.echo(Path(out) / "report.html")
+    typer.echo(path / "report.html" if url is None else f"{url}/report.html")
 
 
 def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | None, tuple[str, ...]]:

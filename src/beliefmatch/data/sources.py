@@ -194,6 +194,10 @@ class MemorySource(ImageSource):
         self.shape = (channels, shape[1], shape[2])
         self._on_device: dict[torch.device, Tensor] = {}  # shared by all subsets
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the copies on devices, for another process."""
+        return {**self.__dict__, "_on_device": {}}
+
     @property
     def images(self) -> Tensor:
         """The bytes of every example, (N, H, W, C), on the CPU."""

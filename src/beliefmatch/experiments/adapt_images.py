@@ -38,6 +38,7 @@ from beliefmatch.experiments.adapt_inputs import (
 )
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.build import settings_for, trained_network
+from beliefmatch.experiments.executors import Workers
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.models import MODELS
@@ -68,7 +69,9 @@ _COLOUR = {
 _COMMON_DATASETS = ("cifar10", "mnist")
 
 
-def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInputs:
+def image_inputs(
+    given: ImageAdaptConfig, config: AdaptRunConfig, workers: Workers | None = None
+) -> NetworkInputs:
     """Build the network and find the images; what a user can get wrong is refused here."""
     usable_device(given.device)
     network, settings, origin = _network_and_settings(given)
@@ -85,7 +88,8 @@ def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInpu
         fault = (
             f"`size` and `mean` must fit the network, which failed for images of shape {shape} ({{reason}})."
         )
-    extractor = Extractor(given, network, batch.inputs, fault, heads=config.adapt_config.heads)
+    heads = config.adapt_config.heads
+    extractor = Extractor(given, network, batch.inputs, fault, heads=heads, workers=workers)
     trials = list[PreprocessingTrial]()
     if origin == "search":
         labels = config.adapt_config.labels

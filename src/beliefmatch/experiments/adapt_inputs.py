@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail, naming_arguments
@@ -16,7 +17,7 @@ from beliefmatch.adaptation.batchnorm import with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache, Layout, format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.feature_rows import Features
-from beliefmatch.adaptation.features import ExtractProgress, extract
+from beliefmatch.adaptation.features import ComputedRows, Extraction, ExtractProgress, extract
 from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD
@@ -25,6 +26,7 @@ from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, NetworkConfig, TextAdaptConfig
+from beliefmatch.experiments.executors import Resources, Task, Workers, completed_tasks
 from beliefmatch.models.text import TextModel, text_model
 
 __all__ = [
@@ -42,6 +44,7 @@ BACKGROUND = "background"
 
 _OOD_ARGUMENTS = ("text", "name", "path", "directory", "images", "ood")  # of the functions that load sets
 _CACHE_ARGUMENTS = {"directory": "cache_dir", "size": "cache_size"}
+_SHARD = 8  # batches of a task
 _USES = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
 
 
@@ -68,12 +71,23 @@ class Extractor:
         batch: A few inputs of the network.
         fault: Error where the network fails on the batch, with a field {reason}.
         heads: Number of bootstrap heads that the network is to have.
+        workers: Where features are computed, if that is on other machines.
     """
 
     def __init__(
-        self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str, *, heads: int = 0
+        self,
+        config: NetworkConfig,
+        network: nn.Module,
+        batch: Any,
+        fault: str,
+        *,
+        heads: int = 0,
+        workers: Workers | None = None,
     ) -> None:
         self.config, self.network = config, network
+        self._workers = workers if workers is not None and workers.is_remote else None
+        if config.compile and self._workers is not None:
+            raise fail("adapt", "`compile` must not be given for features that a cluster computes.")
         with naming_arguments("adapt", **_CACHE_ARGUMENTS):
             self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
         try:
@@ -105,9 +119,38 @@ class Extractor:
                 batch_size=self.config.batch_size,
                 precision=self.config.precision,
                 compile=self.config.compile,
+                distribute=None if self._workers is None else self._distribute,
                 on_progress=on_progress,
                 argument=argument,
             )
+
+    def _distribute(
+        self, extraction: Extraction, batches: Sequence[Tensor]
+    ) -> Generator[ComputedRows, None, None]:
+        """A task for every few batches; the network and the examples are sent once."""
+        assert self._workers is not None
+        shards = [batches[start : start + _SHARD] for start in range(0, len(batches), _SHARD)]
+        on_gpu = extraction.network.device.type == "cuda"
+        resources = Resources(cores=1 if on_gpu else extraction.threads, gpus=float(on_gpu))
+        shared = self._workers.share(extraction)
+        tasks = [
+            Task(f"features {number} of {len(shards)}", compute_shard, (shared, shard), resources)
+            for number, shard in enumerate(shards, 1)
+        ]
+        with closing(completed_tasks(tasks, self._workers)) as completed:
+            for _, rows in completed:
+                yield from rows
+
+
+def compute_shard(
+    extraction: Extraction, batches: Sequence[Tensor], *, on_progress: OnProgress
+) -> list[ComputedRows]:
+    """Features of some batches, in whatever process an executor has chosen."""
+    computed = []
+    for rows in extraction.compute(batches):
+        computed.append(rows)
+        on_progress(len(computed) / len(batches), f"{len(computed)} of {len(batches)} batches")
+    return computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +278,9 @@ def load_ood_sets(
     return found
 
 
-def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs:
+def text_inputs(
+    given: TextAdaptConfig, config: AdaptRunConfig, workers: Workers | None = None
+) -> NetworkInputs:
     """Build a network for sentences and read them; mistakes of users raise their errors here."""
     usable_device(given.device)
     for name, value in (("compile", given.compile), ("train_batchnorm", config.adapt_config.batchnorm)):
@@ -250,7 +295,8 @@ def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs
     part, rows = parts.role_rows["train"]
     some = model.tokenize([parts.texts[part][row] for row in rows[:4]])
     fault = "`model` must take tokenised sentences, but it failed ({reason})."
-    extractor = Extractor(given, model.network, some, fault, heads=config.adapt_config.heads)
+    heads = config.adapt_config.heads
+    extractor = Extractor(given, model.network, some, fault, heads=heads, workers=workers)
     sources = {
         part: TextSource(parts.texts[part], parts.targets[part], tokenize=model.tokenize).subset(rows)
         for part, rows in needed_rows(parts).items()

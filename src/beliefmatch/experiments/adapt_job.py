@@ -24,6 +24,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.executors import Workers
 from beliefmatch.models.text import TextModel
 
 __all__ = ["AdaptJob", "AdaptResult"]
@@ -43,19 +44,26 @@ class AdaptResult:
 
 
 class AdaptJob:
-    """An adaptation ready to run: what a user can get wrong is refused on construction."""
+    """An adaptation ready to run: what a user can get wrong is refused on construction.
 
-    def __init__(self, config: AdaptRunConfig) -> None:
+    Args:
+        config: what is adapted, to what, and how.
+        workers: where features are computed; in this process if not given.
+    """
+
+    def __init__(self, config: AdaptRunConfig, workers: Workers | None = None) -> None:
         self.config, given = config, config.given
         self.inputs: NetworkInputs | _StoredFeatures
         if config.adapt_config.laplace:
             require_laplace()
         if isinstance(given, FeatureAdaptConfig):
+            if workers is not None and workers.is_remote:
+                raise fail("adapt", "`on` must be local with `--features`: they are computed already.")
             self.inputs = _stored_features(given, config)
         elif isinstance(given, ImageAdaptConfig):
-            self.inputs = image_inputs(given, config)
+            self.inputs = image_inputs(given, config, workers)
         else:
-            self.inputs = text_inputs(given, config)
+            self.inputs = text_inputs(given, config, workers)
 
     @property
     def validation_part(self) -> str | None:

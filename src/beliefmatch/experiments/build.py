@@ -36,6 +36,7 @@ __all__ = [
     "dataset",
     "engine_for",
     "is_main_process",
+    "keep_dataset",
     "member_seed",
     "method_of",
     "network_of",
@@ -52,12 +53,23 @@ def method_of(config: RunConfig) -> Method:
     return build(config.method.name, **config.method.options)
 
 
-@lru_cache(maxsize=2)
+_datasets: dict[DataConfig, Dataset] = {}
+
+
 def dataset(settings: DataConfig) -> Dataset:
-    """Load the data; the last two are cached, because the cells of a grid share them."""
-    place = "name" if settings.directory is None else "directory"
-    with naming_arguments("data", path="name", directory=place):
-        return load(settings)
+    """Load the data; the last two are kept, because the cells of a grid share them."""
+    if settings not in _datasets:
+        place = "name" if settings.directory is None else "directory"
+        with naming_arguments("data", path="name", directory=place):
+            keep_dataset(settings, load(settings))
+    return _datasets[settings]
+
+
+def keep_dataset(settings: DataConfig, data: Dataset) -> None:
+    """Let `dataset` give these data, which were loaded elsewhere."""
+    _datasets[settings] = data
+    for oldest in list(_datasets)[:-2]:
+        del _datasets[oldest]
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,8 @@ from beliefmatch.experiments.build import (
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate, estimate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.grid import Cell, default_jobs, report_cells, run_cells
+from beliefmatch.experiments.executors import LocalWorkers, Workers
+from beliefmatch.experiments.grid import Cell, report_cells, resources_of, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
 from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.experiments.rotation import DigitRotation
@@ -54,7 +55,8 @@ class Comparison:
         methods: methods to compare, in the order to show them.
         seeds: seeds of the runs of each method. Options left to a search are chosen with the first.
         directory: directory of the runs; those that are finished are not run again.
-        jobs: processes at a time; as many as the machine has cores for if not given.
+        url: where the runs are kept, if not in the directory, which is then a copy without networks.
+        workers: where the runs are executed; as many processes as this machine has cores for if not given.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class Comparison:
         *,
         seeds: Sequence[int],
         directory: Path,
-        jobs: int | None = None,
+        url: str | None = None,
+        workers: Workers | None = None,
     ) -> None:
         if not methods or not seeds:
             raise fail("compare", "`methods` and `seeds` must be at least one each.")
@@ -72,7 +75,7 @@ class Comparison:
         self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
         configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
         self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]
-        self.jobs = default_jobs(self.first) if jobs is None else jobs
+        self.workers, self.url = workers or LocalWorkers(), url
         self._check()
 
     @property
@@ -146,7 +149,11 @@ class Comparison:
 
     def directory_of(self, config: RunConfig) -> Path:
         """Directory of one run, named by what decides its result."""
-        return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
+        return self.directory / self._name_of(config)
+
+    @staticmethod
+    def _name_of(config: RunConfig) -> str:
+        return f"runs/{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
     def _run(
         self, configs: Sequence[RunConfig], on_progress: OnProgress, *, before: int
@@ -155,12 +162,17 @@ class Comparison:
         unique = {fingerprint(config): config for config in configs}.values()
         ordered = sorted(unique, key=lambda config: -method_of(config).members)
         cells = [
-            Cell(config, self.directory_of(config), evaluated=config.seed == self.seeds[0])
+            Cell(
+                config,
+                self.directory_of(config),
+                name=f"{label(config.method.name, {})}, seed {config.seed}",
+                evaluated=config.seed == self.seeds[0],
+                url=None if self.url is None else f"{self.url}/{self._name_of(config)}",
+            )
             for config in ordered
         ]
-        names = [f"{label(config.method.name, {})}, seed {config.seed}" for config in ordered]
-        on_cell = report_cells(on_progress, names, before=before, total=self.cells)
-        results = run_cells(cells, jobs=self.jobs, on_cell=on_cell)
+        on_cell = report_cells(on_progress, [cell.name for cell in cells], before=before, total=self.cells)
+        results = run_cells(cells, workers=self.workers, on_cell=on_cell)
         return {result.record.fingerprint: result for result in results}
 
     def _evaluation(self, config: RunConfig, result: RunResult) -> EvaluationRecord:
@@ -175,6 +187,6 @@ class Comparison:
         every = [to_mapping(candidates.config) for candidates in self.candidates]
         shared = {key: value for key, value in every[0].items() if all(one[key] == value for one in every)}
         return {key: value for key, value in shared.items() if key not in ("method", "seed")} | {
-            "jobs": self.jobs,
-            "directory": f"{self.directory}",
+            "workers": self.workers.describe(resources_of(self.first)),
+            "directory": self.url or f"{self.directory}",
         }

@@ -1,7 +1,8 @@
 """What a run will cost in time and memory, from a few steps of it on random images."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,12 @@ from beliefmatch.experiments.training_inputs import aux_loss
 from beliefmatch.methods.base import Method
 from beliefmatch.train.engine import Engine
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "estimate", "gpu_share"]
 
+_SHARE_IMAGES = 2
 _PROBE_NUMBERS = 300_000  # of the inputs: a batch of 96 small images, or of two large ones
+_GPU_SHARES = ((1 << 28, 0.25), (1 << 30, 0.5))
+"""Bytes of weights and activations up to which a training takes this share of a GPU."""
 _STATES = {"sgd": 1, "adam": 2}  # tensors like the weights that an optimiser keeps
 
 
@@ -64,6 +68,24 @@ def estimate(config: RunConfig) -> Estimate:
     )
 
 
+def gpu_share(config: RunConfig) -> float:
+    """The share of a GPU that a training takes, by the size of a step: a small network leaves it idle.
+
+    A quarter up to 256 MB of weights, gradients, optimiser and activations, half up to 1 GB, else all of it;
+    none where it is to run on a CPU.
+    """
+    if config.engine.accelerator == "cpu":
+        return 0.0
+    method, data, training = method_of(config), dataset(config.data), config.training
+    network = network_of(config, method, data)
+    with _noting_activations(network) as activations:
+        network.train()(torch.zeros(_SHARE_IMAGES, *data.train.shape))
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    kept = activations() * training.batch_size // _SHARE_IMAGES
+    needed = weights * (2 + _STATES[training.optimizer]) + kept
+    return next((share for size, share in _GPU_SHARES if needed <= size), 1.0)
+
+
 def _loss(
     config: RunConfig, method: Method, inputs: Tensor, targets: Tensor
 ) -> Callable[[nn.Module], Tensor]:
@@ -85,7 +107,21 @@ def _loss(
 
 def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engine) -> tuple[float, int]:
     """Seconds of the faster of two steps after one for warming up, and bytes kept for the backward pass."""
-    seconds: list[float] = []
+    seconds, kept = list[float](), 0
+    for _ in range(3):
+        start = time.perf_counter()
+        with _noting_activations(network) as activations, engine.autocast():
+            value = loss(network.train())
+        value.backward()
+        seconds.append(time.perf_counter() - start)
+        network.zero_grad()
+        kept = activations()
+    return min(seconds[1:]), kept
+
+
+@contextmanager
+def _noting_activations(network: nn.Module) -> Iterator[Callable[[], int]]:
+    """A function that gives the bytes kept in the block for the backward pass, without the weights."""
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -93,13 +129,9 @@ def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engi
         kept[storage.data_ptr()] = storage.nbytes()  # a storage that is kept twice counts once
         return tensor
 
-    for _ in range(3):
-        kept.clear()
-        start = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), engine.autocast():
-            value = loss(network.train())
-        value.backward()
-        seconds.append(time.perf_counter() - start)
-        network.zero_grad()
-    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    return min(seconds[1:]), sum(size for pointer, size in kept.items() if pointer not in own)
+    def total() -> int:
+        own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+        return sum(size for pointer, size in kept.items() if pointer not in own)
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield total

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, level_of_caller, naming_arguments
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_predictions
@@ -40,6 +41,7 @@ from beliefmatch.experiments.evaluation_record import (
     OODSet,
     RiskThresholdRecord,
 )
+from beliefmatch.experiments.executors import Resources, Task, Workers, run_tasks
 from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.experiments.records import OODScores, Scores
 from beliefmatch.metrics import (
@@ -460,6 +462,7 @@ def evaluate_models(
     class_names: Sequence[str] | None = None,
     on_step: Callable[[str], None] = lambda step: None,
     reading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    workers: Workers | None = None,
 ) -> list[EvaluationRecord]:
     """Evaluate models side by side, one at a time so that only one's files are in memory.
 
@@ -469,10 +472,13 @@ def evaluate_models(
         class_names: One for each class; by default those of the predictions.
         on_step: Called after each step with its description, as often as the `steps` of all models.
         reading: Makes a context in which predictions are read and checked, to handle errors of users.
+        workers: Where several models are read and evaluated at a time, if they are on other machines.
 
     Returns:
         One record for each model, with the differences of their AUROC.
     """
+    if workers is not None and workers.is_remote and len(models) > 1:
+        return _evaluate_on(workers, models, settings, class_names, on_step, reading)
     areas, records, first = PairedAurocs(settings.level), [], None
     for model in models:
         with reading():
@@ -492,6 +498,78 @@ def evaluate_models(
         )
         records.append(record)
     return areas.with_differences(records)
+
+
+def _evaluate_on(
+    workers: Workers,
+    models: Sequence[ModelPredictions | PredictionFiles],
+    settings: EvaluateConfig,
+    class_names: Sequence[str] | None,
+    on_step: Callable[[str], None],
+    reading: Callable[[], AbstractContextManager[None]],
+) -> list[EvaluationRecord]:
+    """`evaluate_models` with a task for each model."""
+    resources = Resources(cores=torch.get_num_threads())  # as many threads as here: sums come out the same
+    tasks = [
+        Task(f"evaluate {one.name}", evaluate_alone, (one, settings, class_names), resources)
+        for one in models
+    ]
+    done = [0] * len(models)
+
+    def on_task(index: int, fraction: float, description: str) -> None:
+        steps = round(fraction * models[index].steps)
+        for _ in range(steps - done[index]):
+            on_step(description)
+        done[index] = max(steps, done[index])
+
+    areas, records, first = PairedAurocs(settings.level), [], None
+    for found in run_tasks(tasks, workers, on_task):
+        with reading():
+            if isinstance(found, Exception):
+                raise found
+            record, own_areas, own = found
+            first = first or own
+            _require_same_classes(own, f"model {record.name!r}", first)
+        areas.extend(own_areas)
+        records.append(record)
+    return areas.with_differences(records)
+
+
+def evaluate_alone(
+    model: ModelPredictions | PredictionFiles,
+    settings: EvaluateConfig,
+    class_names: Sequence[str] | None,
+    *,
+    on_progress: OnProgress,
+) -> tuple[EvaluationRecord, PairedAurocs, Predictions] | Exception:
+    """One of several models: its record, its areas and what the others are compared with.
+
+    An error about its files is returned: it is the user's, while one that is raised is a bug.
+    """
+    areas, steps = PairedAurocs(settings.level), 0
+
+    def on_step(description: str) -> None:
+        nonlocal steps
+        steps += 1
+        on_progress(steps / model.steps, description)
+
+    try:
+        given = model.read(on_step)
+        own = _without_values(given.predictions)
+        for title, others in given.ood.items():
+            _require_same_classes(others, f"OOD set {title!r}", own)
+    except (ValueError, TypeError, ModuleNotFoundError) as error:
+        return error
+    record = evaluate(
+        given.predictions,
+        name=given.name,
+        class_names=class_names or given.predictions.class_names,
+        ood=given.ood,
+        settings=settings,
+        areas=areas,
+        on_step=on_step,
+    )
+    return record, areas, own
 
 
 def _without_values(predictions: Predictions) -> Predictions:

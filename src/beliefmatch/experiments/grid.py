@@ -1,45 +1,39 @@
-"""Many runs: each cell of a grid once, by an executor that may run several at a time.
+"""Many runs: each cell of a grid once, by workers that may run several at a time, here or on a cluster.
 
 A cell is finished when its directory holds a record of the same configuration; the others resume from their
 last checkpoint, so the same command continues a grid that was stopped. `attempt_cells` accepts trainings that
 diverge, and keeps that as their result.
 """
 
-import os
-import signal
-import threading
-import time
+import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import active_children, get_context
 from pathlib import Path
-from queue import Empty
-from typing import Any, Protocol
-
-import torch
+from typing import Any
 
 from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch._utils import OnProgress
-from beliefmatch.experiments.build import dataset
+from beliefmatch.data.config import DataConfig
+from beliefmatch.data.sources import Dataset, MemorySource
+from beliefmatch.experiments.build import dataset, keep_dataset
 from beliefmatch.experiments.config import RunConfig, fingerprint
+from beliefmatch.experiments.cost import gpu_share
+from beliefmatch.experiments.executors import LocalWorkers, Resources, Task, Workers, run_tasks
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.storage import RemoteDirectory, mirrored, without_networks
 from beliefmatch.loss import LowTargetConfidence
 
 __all__ = [
     "Cell",
     "CellOutcome",
-    "Executor",
     "OnCell",
     "attempt_cells",
-    "default_jobs",
     "report_cells",
+    "resources_of",
     "run_cells",
 ]
 
@@ -49,7 +43,8 @@ CellOutcome = RunRecord | Diverged
 OnCell = Callable[[int, float, str], None]
 """Called with (index of the cell, fraction, description)."""
 
-_POLL_SECONDS = 0.2
+_SHARED_BYTES = 4 << 30  # of images that go to the nodes of a cluster; more are read there
+_LINES = 8  # cells at work that a description lists
 
 
 @dataclass(frozen=True)
@@ -58,47 +53,36 @@ class Cell:
 
     config: RunConfig
     directory: Path
+    name: str = "run"
+    """As progress shows it, and the dashboard of a cluster."""
     may_diverge: bool = False
     """Whether a training that diverges is a result rather than an error. The warning about a prior that
     outweighs the labels, which may be the subject of the run, is then left out."""
     evaluated: bool = False
     """Whether the test predictions are evaluated in full while they are in memory."""
+    url: str | None = None
+    """Where the run is kept, if not in its directory, which then gets all but the networks."""
 
 
-class Executor(Protocol):
-    """Where cells run; the engine of a cluster can stand behind the same three methods."""
-
-    def submit(self, index: int, cell: Cell) -> None:
-        """Hand over a cell, which is known by its index from now on."""
-        ...
-
-    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
-        """Report progress and yield the result of each cell as it ends; raise the error of one that fails."""
-        ...
-
-    def cancel(self, *, interrupt: bool) -> None:
-        """Drop the cells that have not begun and wait for the others, which end early if `interrupt`."""
-        ...
-
-
-def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[RunResult]:
+def run_cells(
+    cells: Sequence[Cell], *, workers: Workers | None = None, on_cell: OnCell | None = None
+) -> list[RunResult]:
     """Run every cell that is not finished; the results of all cells, in their order.
 
     Args:
         cells: cells with directories of their own.
-        jobs: number of processes. More than one are spawned, so a script that calls this needs the usual
-            ``if __name__ == "__main__"``.
+        workers: where they run; one after the other in this process if not given.
         on_cell: called with (index, fraction, description).
     """
-    found = _results([replace(cell, may_diverge=False) for cell in cells], jobs, on_cell)
+    found = _results([replace(cell, may_diverge=False) for cell in cells], workers, on_cell)
     return [result for result in found if isinstance(result, RunResult)]
 
 
 def attempt_cells(
-    cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None
+    cells: Sequence[Cell], *, workers: Workers | None = None, on_cell: OnCell | None = None
 ) -> list[CellOutcome]:
     """The records of `run_cells`; a cell that may diverge, and does, gives `Diverged`."""
-    found = _results(cells, jobs, on_cell)
+    found = _results(cells, workers, on_cell)
     return [result.record if isinstance(result, RunResult) else result for result in found]
 
 
@@ -108,31 +92,40 @@ def report_cells(
     """A callback that turns the progress of single cells into that of all runs.
 
     Args:
-        on_progress: called with (fraction of all runs, name of the cell and description).
+        on_progress: called with (fraction of all runs, a line for each cell at work).
         names: names of the cells.
         before: number of runs that earlier stages have finished.
         total: number of runs of all stages; those before and the cells if not given.
     """
     fractions, runs = [0.0] * len(names), max(total or 0, before + len(names))
+    at_work: dict[int, str] = {}
 
     def on_cell(index: int, fraction: float, description: str) -> None:
-        fractions[index] = fraction
-        on_progress((before + sum(fractions)) / runs, f"{names[index]}: {description}")
+        fractions[index], line = fraction, f"{names[index]}: {description}"
+        at_work.pop(index, None)
+        if fraction < 1:
+            at_work[index] = line
+        lines = [at_work[one] for one in sorted(at_work)] or [line]
+        hidden = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
+        on_progress((before + sum(fractions)) / runs, "\n".join(lines[:_LINES] + hidden))
 
     return on_cell
 
 
-def default_jobs(config: RunConfig) -> int:
-    """As many runs at a time as the cores have room for; one where a run takes them all, or a GPU."""
+def resources_of(config: RunConfig) -> Resources:
+    """What a run takes of a machine: its threads, and a GPU unless it is to run on a CPU."""
     engine = config.engine
-    on_cpu = engine.accelerator == "cpu" or (engine.accelerator == "auto" and not torch.cuda.is_available())
-    if engine.threads is None or not on_cpu or engine.devices not in ("auto", "1"):
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // engine.threads)
+    is_one_process = engine.devices in ("auto", "1")
+    return Resources(
+        cores=engine.threads if is_one_process else None,
+        gpus=0.0 if engine.accelerator == "cpu" else 1.0,
+        is_gpu_optional=engine.accelerator == "auto",
+    )
 
 
-def _results(cells: Sequence[Cell], jobs: int, on_cell: OnCell | None) -> list[RunResult | Diverged]:
+def _results(
+    cells: Sequence[Cell], workers: Workers | None, on_cell: OnCell | None
+) -> list[RunResult | Diverged]:
     report = on_cell or (lambda index, fraction, description: None)
     results: dict[int, RunResult | Diverged] = {}
     for index, cell in enumerate(cells):
@@ -144,33 +137,74 @@ def _results(cells: Sequence[Cell], jobs: int, on_cell: OnCell | None) -> list[R
     for index in results:
         report(index, 1.0, "finished before")
     left = [index for index in range(len(cells)) if index not in results]
-    jobs = min(jobs, len(left))
-    executor: Executor = ProcessExecutor(jobs) if jobs > 1 else SerialExecutor()
-    interrupt = False
-    try:
-        for index in left:
-            executor.submit(index, cells[index])
-        results.update(executor.progress(report))
-    except KeyboardInterrupt:
-        interrupt = True
-        raise
-    finally:
-        executor.cancel(interrupt=interrupt)
+    workers = workers or LocalWorkers(1)
+    tasks = _tasks([cells[index] for index in left], workers)
+    ran = run_tasks(
+        tasks, workers, lambda index, fraction, description: report(left[index], fraction, description)
+    )
+    results |= dict(zip(left, ran, strict=True))
+    for cell in (cells[index] for index in left):
+        if cell.url is not None:
+            RemoteDirectory(cell.url).pull(cell.directory, without_networks)
     return [results[index] for index in range(len(cells))]
 
 
-def _run(index: int, cell: Cell, on_cell: OnCell) -> RunResult | Diverged:
+def _tasks(cells: Sequence[Cell], workers: Workers) -> list[Task]:
+    """A task for each cell. On other machines it has an absolute path, and data in memory come with it."""
+    if not workers.is_remote:
+        return [Task(cell.name, run_cell, (cell,), resources_of(cell.config)) for cell in cells]
+    tasks, shared = [], dict[DataConfig, Any]()
+    for cell in cells:
+        _require_one_process(cell.config)
+        directory = cell.directory.absolute()
+        if cell.url is None:
+            directory.mkdir(parents=True, exist_ok=True)  # by which a node knows that it sees the same files
+        settings = cell.config.data
+        if settings not in shared:
+            shared[settings] = _shared_data(settings, workers)
+        resources = replace(resources_of(cell.config), gpus=gpu_share(cell.config))
+        arguments = replace(cell, directory=directory), shared[settings]
+        tasks.append(Task(cell.name, run_remote_cell, arguments, resources))
+    return tasks
+
+
+def _require_one_process(config: RunConfig) -> None:
+    engine = config.engine
+    if engine.devices not in ("auto", "1") or engine.nodes != 1:
+        got = f"{engine.devices} on {engine.nodes} machines; one training on several runs by torchrun"
+        raise fail("run", f"`engine.devices` must be 1 for each run of a cluster, got {got}.")
+
+
+def _shared_data(settings: DataConfig, workers: Workers) -> Any:
+    """The data for all nodes if they are in memory here; else None, and each node reads them by name."""
+    data = dataset(settings)
+    sources = (data.train, data.validation, data.test, data.unlabelled)
+    held = [one for one in sources if isinstance(one, MemorySource)]
+    is_small = sum(one.pixels.nbytes for one in held) <= _SHARED_BYTES
+    return workers.share(data) if is_small and len(held) == sum(one is not None for one in sources) else None
+
+
+def run_remote_cell(cell: Cell, data: Dataset | None, *, on_progress: OnProgress) -> RunResult | Diverged:
+    """`run_cell` on a node of a cluster, with data that came with it."""
+    if cell.url is None and not cell.directory.is_dir():
+        wanted = "a directory that all nodes see, or a URL such as s3://BUCKET/PATH"
+        got = f"{cell.directory}, which {socket.gethostname()} does not"
+        raise fail("run", f"`out` must be {wanted}, got {got}.", EnvironmentFailure)
+    if data is not None:
+        keep_dataset(cell.config.data, data)
+    return run_cell(cell, on_progress=on_progress)
+
+
+def run_cell(cell: Cell, *, on_progress: OnProgress) -> RunResult | Diverged:
     """Execute one cell, in whatever process an executor has chosen."""
+    if cell.url is not None:
+        with mirrored(cell.url) as directory:
+            return run_cell(replace(cell, directory=directory, url=None), on_progress=on_progress)
     try:
         with warnings.catch_warnings():
             if cell.may_diverge:
                 warnings.simplefilter("ignore", LowTargetConfidence)
-            return execute_run(
-                cell.config,
-                cell.directory,
-                evaluated=cell.evaluated,
-                on_progress=lambda fraction, description: on_cell(index, fraction, description),
-            )
+            return execute_run(cell.config, cell.directory, evaluated=cell.evaluated, on_progress=on_progress)
     except FloatingPointError as error:
         if not cell.may_diverge:
             raise
@@ -178,121 +212,5 @@ def _run(index: int, cell: Cell, on_cell: OnCell) -> RunResult | Diverged:
         diverged = Diverged(fingerprint(cell.config), f"{error}", digest)
         cell.directory.mkdir(parents=True, exist_ok=True)
         atomic_write(RunDirectory(cell.directory).diverged_file, diverged.to_json().encode())
-        on_cell(index, 1.0, "diverged")
+        on_progress(1.0, "diverged")
         return diverged
-
-
-class SerialExecutor:
-    """One cell after the other in this process."""
-
-    def __init__(self) -> None:
-        self._cells: list[tuple[int, Cell]] = []
-
-    def submit(self, index: int, cell: Cell) -> None:
-        """Put the cell in line."""
-        self._cells.append((index, cell))
-
-    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
-        """Run the cells in their order."""
-        for index, cell in self._cells:
-            yield index, _run(index, cell, on_cell)
-
-    def cancel(self, *, interrupt: bool) -> None:
-        """Nothing runs beyond `progress`."""
-
-
-class ProcessExecutor:
-    """Several cells at a time, each in a process of this machine.
-
-    A terminal sends Ctrl-C to every process of its group. Workers leave the group, because a second signal
-    ends a training without saving; `cancel` passes one signal on to each.
-    """
-
-    def __init__(self, jobs: int) -> None:
-        context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
-        self._futures: dict[Future[RunResult | Diverged], int] = {}
-        self._reports, self._cancelled = context.Queue(), context.Event()
-        self._others = set(active_children())
-        self._pool = ProcessPoolExecutor(
-            jobs,
-            mp_context=context,
-            initializer=_begin_worker,
-            initargs=(os.getpid(), self._reports, self._cancelled),
-        )
-
-    def submit(self, index: int, cell: Cell) -> None:
-        """Queue the cell; the first starts the workers, which inherit that Ctrl-C is ignored."""
-        is_main = threading.current_thread() is threading.main_thread()  # only it may set handlers
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
-        try:
-            self._futures[self._pool.submit(_work, index, cell)] = index
-        finally:
-            if is_main:
-                signal.signal(signal.SIGINT, before)
-
-    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
-        """Wait for the workers and pass their reports on."""
-        pending = set(self._futures)
-        try:
-            while pending:
-                done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-                with suppress(Empty):
-                    while True:
-                        on_cell(*self._reports.get_nowait())
-                for future in done:
-                    yield self._futures[future], future.result()
-        except BrokenProcessPool as error:
-            why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which resumes"
-            raise fail("run", f"one of the processes was killed, {why}.", EnvironmentFailure) from error
-
-    def cancel(self, *, interrupt: bool) -> None:
-        """Wait for the workers, and pass every Ctrl-C on to them meanwhile."""
-        self._cancelled.set()
-        while True:
-            try:
-                for worker in set(active_children()) - self._others if interrupt else ():
-                    with suppress(ProcessLookupError):
-                        os.kill(worker.pid or 0, signal.SIGINT)
-                return self._pool.shutdown(wait=True, cancel_futures=True)
-            except KeyboardInterrupt:
-                interrupt = True
-
-
-_reports: Any = None  # the queue and the event of this worker
-_cancelled: Any = None
-
-
-def _begin_worker(parent: int, reports: Any, cancelled: Any) -> None:
-    global _reports, _cancelled
-    _reports, _cancelled = reports, cancelled
-    reports.cancel_join_thread()  # after an error nobody reads it, and a full pipe would never let this end
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # except while a cell is at work
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End a worker whose parent was killed; it would continue alone and block the next attempt."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _work(index: int, cell: Cell) -> RunResult | Diverged:
-    """Execute a cell in a worker, which accepts Ctrl-C meanwhile and ignores it when idle."""
-    reported = 0.0
-
-    def on_cell(index: int, fraction: float, description: str) -> None:
-        nonlocal reported
-        if fraction >= 1 or time.monotonic() - reported > _POLL_SECONDS:
-            reported = time.monotonic()
-            _reports.put((index, fraction, description))
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        if _cancelled.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
-            raise CancelledError
-        return _run(index, cell, on_cell)
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -43,6 +43,10 @@ class PairedAurocs:
         if is_ood.any() and not is_ood.all():
             self._models[-1][ood_set, score] = detection_area(scores, is_ood)
 
+    def extend(self, others: "PairedAurocs") -> None:
+        """Take over the models of another one, after those that are here."""
+        self._models += others._models
+
     def with_differences(self, records: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
         """The records, in the order of the models, with the differences from each other."""
         return [

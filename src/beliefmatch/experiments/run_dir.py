@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from beliefmatch._config import schema_of
 from beliefmatch._errors import fail
-from beliefmatch._files import LEDGER, EnvironmentFailure, atomic_write, file_names
+from beliefmatch._files import LEDGER, EnvironmentFailure, InUse, atomic_write, file_names
 from beliefmatch._utils import reason_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
@@ -193,7 +193,7 @@ class RunDirectory:
                 "run",
                 f"`out` must be free, but {self.path} is in use by another process. "
                 "Wait until it has ended, and run the same command again.",
-                EnvironmentFailure,
+                InUse,
             ) from error
         try:
             yield

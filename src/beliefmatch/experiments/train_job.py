@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from beliefmatch._errors import fail
 from beliefmatch._files import atomic_write
 from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import (
@@ -20,10 +21,12 @@ from beliefmatch.experiments.build import (
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.cost import Estimate, estimate
-from beliefmatch.experiments.grid import Cell, default_jobs, report_cells, run_cells
+from beliefmatch.experiments.executors import LocalWorkers, Workers
+from beliefmatch.experiments.grid import Cell, report_cells, run_cells
 from beliefmatch.experiments.records import RunRecord, Trial
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory, require_directory_of
+from beliefmatch.experiments.storage import RemoteDirectory
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
     with_seed,
@@ -100,13 +103,33 @@ class Candidates:
 
 
 class TrainJob:
-    """A training ready to run: what a user can get wrong is refused on construction."""
+    """A training ready to run: what a user can get wrong is refused on construction.
 
-    def __init__(self, config: RunConfig, directory: Path, *, tensorboard: bool = False) -> None:
+    Args:
+        config: all settings.
+        directory: directory of the run.
+        tensorboard: whether logs for TensorBoard are written next to the CSV ones.
+        url: where the runs of a search are kept, if not in the directory.
+        workers: where the runs of a search are executed; processes of this machine if not given. A single
+            training runs in this process.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        *,
+        tensorboard: bool = False,
+        url: str | None = None,
+        workers: Workers | None = None,
+    ) -> None:
         require_directory_of("run", directory, caller="train")
         self.config = with_teacher_fingerprint(config, directory)
-        self.directory, self.tensorboard = directory, tensorboard
-        self.candidates = Candidates.of(self.config)
+        self.directory, self.tensorboard, self.url = directory, tensorboard, url
+        self.candidates, self.workers = Candidates.of(self.config), workers or LocalWorkers()
+        if self.workers.is_remote and self.candidates.search is None:
+            remedy = "one training runs here, or on several machines by torchrun"
+            raise fail("train", f"`on` must be local unless an option is set to auto; {remedy}.")
         first, run_dir = self.candidates.example, RunDirectory(directory)
         method, data = method_of(first), dataset(first.data)
         check_network(first, method, data)
@@ -132,12 +155,18 @@ class TrainJob:
             return execute(self.config, self.directory, tensorboard=self.tensorboard, on_progress=on_progress)
         names = [f"{search.option}={value}" for value in search.values]
         configs, trials = self.candidates.configs, [self.directory / "trials" / name for name in names]
-        cells = [Cell(config, trial) for config, trial in zip(configs, trials, strict=True)]
-        results = run_cells(cells, jobs=default_jobs(self.config), on_cell=report_cells(on_progress, names))
+        urls = [None if self.url is None else f"{self.url}/trials/{name}" for name in names]
+        cells = [
+            Cell(config, trial, name, url=url)
+            for config, trial, name, url in zip(configs, trials, names, urls, strict=True)
+        ]
+        results = run_cells(cells, workers=self.workers, on_cell=report_cells(on_progress, names))
         records = {result.record.fingerprint: result.record for result in results}
         config, tried = self.candidates.choose(records)
         record = replace(records[fingerprint(config)], search=list(tried))
-        chosen = trials[configs.index(config)]
+        chosen, url = trials[configs.index(config)], urls[configs.index(config)]
+        if url is not None:
+            RemoteDirectory(url).pull(chosen)
         engine_for(self.config.engine).on_main_process(lambda: self._adopt(chosen, record))
         return record
 

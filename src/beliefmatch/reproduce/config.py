@@ -31,6 +31,8 @@ class ReproduceConfig(Config, frozen=True, kw_only=True):
         settings: `KEY=VALUE` over every configuration; those of transfers start with `transfer.`.
         seeds: Number of seeds; the default is that of the paper or of the scale.
         jobs: Runs at a time; the default depends on the number of cores.
+        url: Where runs are kept, if not in `out`, which is then a copy without networks.
+        on: Where runs are executed, as `workers_on` takes it.
     """
 
     scale: Scale = "paper"
@@ -39,6 +41,8 @@ class ReproduceConfig(Config, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
     jobs: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    url: str | None = None
+    on: str = "local"
 
     def settings_of(self, *, transfers: bool) -> list[str]:
         """Settings of transfers, or of training runs, without their prefix."""

@@ -16,7 +16,8 @@ from beliefmatch._files import EnvironmentFailure
 from beliefmatch._utils import OnProgress, no_progress, reason_of
 from beliefmatch.experiments.build import check_network, dataset, method_of, ood_sets
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
-from beliefmatch.experiments.grid import Cell, CellOutcome, attempt_cells, default_jobs, report_cells
+from beliefmatch.experiments.executors import workers_on
+from beliefmatch.experiments.grid import Cell, CellOutcome, attempt_cells, report_cells
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.train_job import Candidates
@@ -55,6 +56,7 @@ class Runner(ABC):
         self.reproduction, self.config, self.id = reproduction, config, reproduction.id
         trials = SMALL_SEEDS.get(config.scale) or reproduction.trials or _TRIALS
         self.seeds = list(range(config.seeds or trials))
+        self.workers = workers_on(config.on, jobs=config.jobs)
         self.settings = config.settings_of(transfers=bool(reproduction.transfers))
         self.directory = Path(config.out) / config.scale / self.id
         """Directory of the record, table and figures."""
@@ -299,14 +301,18 @@ class TrainingRunner(Runner):
         unique = {fingerprint(config): config for config in configs}
         for config in unique.values():
             self._require_same_images(config)
-        cells = [Cell(one, self.directory_of(one).path, may_diverge=True) for one in unique.values()]
-        names = [
-            f"{config.method.name}, {config.model.name}, {config.data.name}, seed {config.seed}"
-            for config in unique.values()
+        cells = [
+            Cell(
+                config,
+                self.directory_of(config).path,
+                f"{config.method.name}, {config.model.name}, {config.data.name}, seed {config.seed}",
+                may_diverge=True,
+                url=None if self.config.url is None else f"{self.config.url}/runs/{name}",
+            )
+            for name, config in unique.items()
         ]
-        on_cell = report_cells(on_progress, names, before=before, total=total)
-        default = default_jobs(next(iter(self.configs.values())))
-        ended = attempt_cells(cells, jobs=self.config.jobs or default, on_cell=on_cell)
+        on_cell = report_cells(on_progress, [cell.name for cell in cells], before=before, total=total)
+        ended = attempt_cells(cells, workers=self.workers, on_cell=on_cell)
         return dict(zip(unique, ended, strict=True))
 
     def _result(

@@ -130,7 +130,7 @@ class TransferRunner(Runner):
         for config in configs:
             if self._kept(config) is None:
                 with paths.explain_missing_data(self.id, configs, self.config.data_dir):
-                    AdaptJob(self.adapt_run_config(config))
+                    AdaptJob(self.adapt_run_config(config), self.workers)
 
     def _execute(self, on_progress: OnProgress) -> Outcome:
         """Make the adaptations that have not been made, and read all of them."""
@@ -157,7 +157,7 @@ class TransferRunner(Runner):
         try:
             with warnings.catch_warnings():  # the protocol fixes the number of epochs
                 warnings.filterwarnings("ignore", "adapt: these heads have not converged")
-                outcome = AdaptJob(self.adapt_run_config(config)).run(on_progress)
+                outcome = AdaptJob(self.adapt_run_config(config), self.workers).run(on_progress)
         except EnvironmentFailure:
             raise
         except ValueError as error:  # of numbers that are not finite, or files

@@ -1,0 +1,447 @@
+"""Tasks on a Ray cluster: the executor behind `--on ray` and `--on ray://HOST:PORT`.
+
+Ray places tasks and moves their arguments. Everything else is decided here. A task whose node or process dies
+is submitted again, and continues from whatever it has saved; an error of the task itself is its result, and
+is not tried again. Progress and the request to stop pass through one actor, the board: a task that is asked
+to stop gets the signal of Ctrl-C once, and saves.
+"""
+
+import _thread
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beliefmatch._environment import needs
+from beliefmatch._errors import fail
+from beliefmatch._files import EnvironmentFailure, InUse
+from beliefmatch._utils import OnProgress, reason_of
+from beliefmatch.experiments.executors import POLL_SECONDS, OnTask, Resources, Task
+
+__all__ = ["RayExecutor", "RayWorkers"]
+
+_REPORT_SECONDS = 0.5  # between two looks of a task at the board
+_LOG_SECONDS = 10.0  # between two lines in the log of a task, which the dashboard shows
+_CONNECT_SECONDS = 5.0  # for an answer of the cluster
+_BOARD_SECONDS = 10.0  # for an answer of the board
+_LOST_SECONDS = 30.0  # without any answer, after which the cluster counts as lost
+_MOST_NODES_LOST = 10  # attempts of a task whose nodes die
+_MOST_CRASHES = 3  # attempts of a task whose process is killed, as it is for lack of memory
+_IN_USE_SECONDS = 60.0  # until the process of an earlier attempt has noticed that its node is gone
+_RESUMES = "the same command goes on from what was saved"
+
+
+@dataclass(frozen=True)
+class RayWorkers:
+    """A Ray cluster, joined when the first task is submitted."""
+
+    on: str = "ray"
+    """"ray", or the address of a cluster: ray://HOST:PORT."""
+    jobs: int | None = None
+    """Tasks at a time; as many as the cluster has room for if not given."""
+
+    is_remote = True
+
+    def __post_init__(self) -> None:
+        _import_ray()
+
+    def executor(self, tasks: Sequence[Task]) -> "RayExecutor":
+        """Tasks on the cluster."""
+        _connect(self.on)
+        return RayExecutor(self.jobs)
+
+    def share(self, value: Any) -> Any:
+        """A reference to the value in Ray's object store."""
+        ray = _connect(self.on)
+        return ray.put(value)
+
+    def describe(self, resources: Resources) -> str:
+        """The cluster, and the limit if there is one."""
+        return f"{'as many' if self.jobs is None else self.jobs} at a time on {self.on}"
+
+
+def _import_ray() -> Any:
+    with needs("Ray", extra="cluster", caller="--on ray"):
+        import ray  # pyright: ignore[reportMissingImports]
+    return ray
+
+
+def _connect(on: str) -> Any:
+    """Join the cluster, unless this process has done so; an EnvironmentFailure where there is none."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # without a GPU of its own none is seen
+    ray = _import_ray()
+    if ray.is_initialized():
+        return ray
+    if on != "ray" and not _answers(on.removeprefix("ray://")):
+        raise _no_cluster(on, "nobody answers there")
+    try:
+        found = ray.init(_own_cluster() if on == "ray" else on, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+        raise _no_cluster(on, reason_of(error, limit=160)) from error
+    # Ray prints a page to standard output for every node that dies; what became of its tasks is shown by us
+    sys.modules["ray._private.worker"].__dict__["print_to_stdstream"] = lambda *arguments, **options: None
+    url = getattr(found, "dashboard_url", None)
+    if url:
+        print(f"Ray dashboard: http://{url}", file=sys.stderr)
+    return ray
+
+
+def _own_cluster() -> str:
+    """The cluster of $RAY_ADDRESS or of this machine; "local" starts one where there is none.
+
+    Ray would wait for minutes for a cluster that has died and left its address behind.
+    """
+    if given := os.environ.get("RAY_ADDRESS"):
+        return given
+    with suppress(OSError):
+        below = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+        found = (Path(below) / "ray" / "ray_current_cluster").read_text().strip()
+        if _answers(found):
+            return found
+    return "local"
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _no_cluster(on: str, reason: str) -> EnvironmentFailure:
+    return fail("run", f"`on` must be a Ray cluster that answers, got {on} ({reason}).", EnvironmentFailure)
+
+
+@dataclass
+class _Submitted:
+    """A task on the cluster."""
+
+    index: int
+    task: Task
+    attempt: int = 0
+    nodes_lost: int = 0
+    crashes: int = 0
+    in_use_since: float | None = None
+    fraction: float = 0.0
+
+
+class RayExecutor:
+    """Tasks on the cluster that this process has joined.
+
+    Args:
+        jobs: tasks at a time; as many as there is room for if not given.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self._ray, self._jobs = _import_ray(), jobs
+        self._waiting: deque[_Submitted] = deque()
+        self._running: dict[Any, _Submitted] = {}
+        self._retries: list[tuple[float, _Submitted]] = []  # with the time to submit them
+        self._heard = time.monotonic()
+        with _cluster_errors():
+            self._board = self._ray.remote(_Board).options(num_cpus=0, max_restarts=-1).remote()
+            self._has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
+
+    def submit(self, index: int, task: Task) -> None:
+        """Put the task in line for the cluster."""
+        self._waiting.append(_Submitted(index, task))
+
+    def progress(self, on_task: OnTask) -> Iterator[tuple[int, Any]]:
+        """Wait for the tasks, pass their reports on, and submit again those that were lost."""
+        with _cluster_errors():
+            self._announce_shortage(on_task)
+        while self._waiting or self._running or self._retries:
+            with _cluster_errors():
+                self._fill()
+                done, _ = (
+                    self._ray.wait([*self._running], timeout=POLL_SECONDS) if self._running else ([], [])
+                )
+                self._report(on_task)
+            for reference in done:
+                one = self._running.pop(reference)
+                with _cluster_errors():
+                    outcome = self._outcome(reference, one, on_task)
+                if outcome is not None:
+                    yield one.index, outcome.result()
+
+    def cancel(self, *, interrupt: bool) -> None:
+        """Wait for tasks that run, and pass every Ctrl-C on to them meanwhile."""
+        interrupts = int(interrupt)
+        self._waiting.clear()
+        self._retries.clear()
+        while True:
+            try:
+                with suppress(Exception):  # without a cluster nothing runs
+                    self._stop(interrupts)
+                    while self._running:
+                        done, _ = self._ray.wait([*self._running], timeout=1.0)
+                        for reference in done:
+                            del self._running[reference]
+                        self._answer(
+                            self._board.close.remote(interrupts)
+                        )  # anew, should it have been restarted
+                with suppress(Exception):
+                    self._ray.kill(self._board)
+                return
+            except KeyboardInterrupt:
+                interrupts += 1
+
+    def _stop(self, interrupts: int) -> None:
+        begun = self._answer(self._board.close.remote(interrupts))
+        for reference, one in self._running.items():
+            if (one.index, one.attempt) not in begun:
+                self._ray.cancel(reference)
+
+    def _answer(self, reference: Any) -> Any:
+        answer = self._ray.get(reference, timeout=_BOARD_SECONDS)
+        self._heard = time.monotonic()
+        return answer
+
+    def _fill(self) -> None:
+        """Submit what there is room for, and what is due again."""
+        due = [one for at, one in self._retries if at <= time.monotonic()]
+        self._retries = [(at, one) for at, one in self._retries if at > time.monotonic()]
+        self._waiting.extendleft(reversed(due))
+        while self._waiting and len(self._running) < (self._jobs or sys.maxsize):
+            one = self._waiting.popleft()
+            cores, gpus = self._needs(one.task.resources)
+            options = {"num_cpus": cores, "num_gpus": gpus, "name": one.task.name, "max_retries": 0}
+            function = self._ray.remote(_work).options(**options, scheduling_strategy="SPREAD")
+            key = one.index, one.attempt
+            reference = function.remote(self._board, key, os.getcwd(), one.task.function, *one.task.arguments)
+            self._running[reference] = one
+
+    def _needs(self, resources: Resources) -> tuple[int, float]:
+        """Cores and GPUs of a task; all cores are those of the smallest node that has any."""
+        gpus = resources.gpus if self._has_gpus or not resources.is_gpu_optional else 0.0
+        if resources.cores is not None or gpus:
+            return resources.cores or 1, gpus
+        cores = [node["Resources"].get("CPU", 0) for node in self._nodes()]
+        return int(min((one for one in cores if one >= 1), default=1)), gpus
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _announce_shortage(self, on_task: OnTask) -> None:
+        """Say of tasks that no node has room for that they wait: a node may be added."""
+        found = [node["Resources"] for node in self._nodes()]
+        for one in self._waiting:
+            cores, gpus = self._needs(one.task.resources)
+            if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in found):
+                on_task(one.index, 0.0, f"waits for a node with {cores} cores and {gpus:g} GPUs")
+
+    def _report(self, on_task: OnTask) -> None:
+        try:
+            reports = self._answer(self._board.take.remote())
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
+            if time.monotonic() - self._heard > _LOST_SECONDS:
+                raise
+            return  # it is restarted
+        current = {(one.index, one.attempt): one for one in self._running.values()}
+        for key, fraction, description in reports:
+            if key in current:
+                current[key].fraction = fraction
+                on_task(key[0], fraction, description)
+
+    def _outcome(self, reference: Any, one: _Submitted, on_task: OnTask) -> "_Outcome | None":
+        """How a task ended; None if it was lost and is submitted again."""
+        errors = self._ray.exceptions
+        try:
+            outcome = self._ray.get(reference)
+        except errors.RayTaskError as error:  # the node could not even begin
+            reason = reason_of(f"{error}".strip().rpartition("\n")[2], limit=200)
+            remedy = "its nodes need the same packages as this machine, see docs/scaling.md"
+            raise fail(
+                "run", f"the cluster cannot run `{one.task.name}` ({reason}); {remedy}.", EnvironmentFailure
+            ) from error
+        except (errors.OutOfMemoryError, errors.WorkerCrashedError) as error:
+            one.crashes += 1
+            is_memory = isinstance(error, errors.OutOfMemoryError)
+            self._again(one, "out of memory" if is_memory else "its process was killed", on_task, error)
+        except errors.RayError as error:  # of nodes, and of objects that were on them
+            one.nodes_lost += 1
+            self._again(one, "its node died", on_task, error)
+        else:
+            if not isinstance(outcome.error, InUse) or one.attempt == 0:
+                return outcome
+            one.in_use_since = one.in_use_since or time.monotonic()
+            if time.monotonic() - one.in_use_since > _IN_USE_SECONDS:
+                return outcome
+            self._resubmit(one, after=2.0)
+        return None
+
+    def _again(self, one: _Submitted, why: str, on_task: OnTask, error: Exception) -> None:
+        if one.crashes >= _MOST_CRASHES or one.nodes_lost >= _MOST_NODES_LOST:
+            times = one.crashes + one.nodes_lost
+            remedy = f"try fewer `jobs`, or nodes with more memory; {_RESUMES}"
+            raise fail(
+                "run",
+                f"{one.task.name} was given up after {times} attempts ({why}): {remedy}.",
+                EnvironmentFailure,
+            ) from error
+        on_task(one.index, one.fraction, f"{why}; goes on from what was saved")
+        self._resubmit(one, after=0.0)
+
+    def _resubmit(self, one: _Submitted, *, after: float) -> None:
+        one.attempt += 1
+        self._retries.append((time.monotonic() + after, one))
+
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """Turn the loss of the cluster into one line."""
+    ray = _import_ray()
+    lost = (ConnectionError, ray.exceptions.RaySystemError, ray.exceptions.RayActorError)
+    try:
+        yield
+    except (*lost, ray.exceptions.GetTimeoutError) as error:
+        reason = reason_of(f"{error}".strip().partition("\n")[0], limit=160)
+        raise fail("run", f"the Ray cluster was lost ({reason}); {_RESUMES}.", EnvironmentFailure) from error
+
+
+class _Board:
+    """The actor that tasks report to, and that tells them to stop."""
+
+    def __init__(self) -> None:
+        self._reports: dict[Any, tuple[Any, float, str]] = {}
+        self._latest: dict[Any, tuple[float, str]] = {}
+        self._begun: set[Any] = set()
+        self._is_closed, self._interrupts = False, 0
+
+    def begin(self, key: Any) -> bool:
+        """Whether the task may begin."""
+        if not self._is_closed:
+            self.report(key, 0.0, "begins")
+        return not self._is_closed
+
+    def report(self, key: Any, fraction: float, description: str) -> int:
+        """Keep the latest report of a task; how often Ctrl-C was pressed."""
+        self._begun.add(key)
+        if self._latest.get(key) != (fraction, description):
+            self._latest[key] = fraction, description
+            self._reports[key] = key, fraction, description
+        return self._interrupts
+
+    def take(self) -> list[tuple[Any, float, str]]:
+        """The reports since the last call."""
+        reports, self._reports = [*self._reports.values()], {}
+        return reports
+
+    def close(self, interrupts: int) -> set[Any]:
+        """Let no task begin any more, and pass Ctrl-C on; those that have begun."""
+        self._is_closed, self._interrupts = True, interrupts
+        return self._begun
+
+
+@dataclass
+class _Outcome:
+    """How a task ended, as it is sent back."""
+
+    value: Any = None
+    error: BaseException | None = None
+    trace: str = ""
+    warnings: list[Warning] = field(default_factory=list)
+
+    def result(self) -> Any:
+        """The value, or the error raised as it was in the task; its warnings are shown here."""
+        for one in self.warnings:
+            warnings.warn(one, stacklevel=2)
+        if self.error is not None:
+            raise self.error from _RemoteTraceback(self.trace)
+        return self.value
+
+
+class _RemoteTraceback(Exception):  # noqa: N818
+    """Shows where in the task an error was raised."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _work(board: Any, key: Any, directory: str, function: Callable[..., Any], *arguments: Any) -> _Outcome:
+    """Run a task in a process of the cluster, in the directory of the same name if the node has it."""
+    if os.path.isdir(directory):
+        os.chdir(directory)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _reporting(board, key) as on_progress, warnings.catch_warnings(record=True) as held:
+            value = function(*arguments, on_progress=on_progress)
+        return _Outcome(value, warnings=[_picklable(one.message) for one in held])
+    except KeyboardInterrupt:
+        return _Outcome(error=KeyboardInterrupt())
+    except Exception as error:
+        text = f"on {socket.gethostname()}:\n{traceback.format_exc()}"
+        return _Outcome(error=_picklable(error), trace=text)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _reporting(board: Any, key: Any) -> Iterator[OnProgress]:
+    """Send the latest progress of a task to the board, and bring Ctrl-C from there.
+
+    A thread asks the board: while the main thread waits for an answer, Ray lends its cores to other tasks.
+    """
+    ray, may_begin, over = _import_ray(), threading.Event(), threading.Event()
+    latest, interrupts = (0.0, "begins"), 0
+
+    def on_progress(fraction: float, description: str) -> None:
+        nonlocal latest
+        latest = fraction, description
+
+    def exchange() -> None:
+        nonlocal interrupts
+        is_open, logged = True, 0.0
+        with suppress(Exception):  # a board that has died is restarted, or the cluster is gone
+            is_open = ray.get(board.begin.remote(key), timeout=_BOARD_SECONDS)
+        interrupts = 0 if is_open else 1
+        may_begin.set()
+        while is_open:
+            is_over = over.wait(_REPORT_SECONDS)
+            if time.monotonic() - logged > _LOG_SECONDS or is_over:
+                logged = time.monotonic()
+                print(f"{100 * latest[0]:.0f} %  {latest[1]}", flush=True)
+            before = interrupts
+            with suppress(Exception):
+                interrupts = ray.get(board.report.remote(key, *latest), timeout=_BOARD_SECONDS)
+            if is_over:
+                return
+            if interrupts > before:
+                _thread.interrupt_main()  # Ray blocks the signal itself, which a terminal sends to all
+
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    try:
+        may_begin.wait()
+        if interrupts:
+            raise KeyboardInterrupt
+        yield on_progress
+    finally:
+        over.set()
+        thread.join()
+
+
+def _picklable(error: Any) -> Any:
+    """An error or warning, in words where it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return (UserWarning if isinstance(error, Warning) else RuntimeError)(
+            f"{type(error).__name__}: {error}"
+        )
+    return error

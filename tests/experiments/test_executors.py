@@ -1,0 +1,156 @@
+"""One contract for every executor: this process, processes of this machine, and Ray."""
+
+import os
+import time
+from contextlib import closing
+
+import pytest
+
+from beliefmatch._files import EnvironmentFailure
+from beliefmatch.experiments.executors import (
+    LocalWorkers,
+    Resources,
+    Task,
+    completed_tasks,
+    run_tasks,
+    workers_on,
+)
+from beliefmatch.experiments.grid import report_cells
+from executor_tasks import counting, dying, failing, length_of, sleeping, square
+from ray_clusters import needs_ray, own_ray, quiet, ray
+from small_runs import comparison, without_times
+
+pytestmark = quiet
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    with own_ray():
+        yield workers_on("ray")
+
+
+@pytest.fixture(params=["serial", "processes", pytest.param("ray", marks=needs_ray)])
+def workers(request):
+    if request.param == "ray":
+        return request.getfixturevalue("one_node")
+    return LocalWorkers(1 if request.param == "serial" else 2)
+
+
+@needs_ray
+def test_a_cluster_that_does_not_answer_is_one_line():
+    assert not ray.is_initialized()
+    with pytest.raises(EnvironmentFailure, match="`on`"):
+        workers_on("ray://127.0.0.1:9").executor([])
+
+
+def test_results_come_in_the_order_of_the_tasks_with_their_progress(workers):
+    heard: dict[int, list[float]] = {}
+    tasks = [Task(f"square {number}", square, (number,)) for number in range(5)]
+    found = run_tasks(tasks, workers, lambda index, fraction, _: heard.setdefault(index, []).append(fraction))
+    assert [value for value, _ in found] == [0, 1, 4, 9, 16]
+    assert sorted(heard) == [0, 1, 2, 3, 4] and all(fractions[-1] == 1.0 for fractions in heard.values())
+    is_here = workers == LocalWorkers(1)
+    assert ({process for _, process in found} == {os.getpid()}) == is_here
+
+
+def test_no_tasks_have_no_results(workers):
+    assert run_tasks([], workers) == []
+
+
+def test_an_error_of_a_task_is_raised_as_it_was_and_not_tried_again(workers, tmp_path):
+    with pytest.raises(FloatingPointError) as raised:
+        run_tasks([Task("fails", failing, (f"{tmp_path / 'log'}",))] * 1, workers)
+    assert raised.value.args == ("the loss is not finite", 7)
+    assert (tmp_path / "log").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("workers", ["processes", pytest.param("ray", marks=needs_ray)], indirect=True)
+def test_tasks_that_run_are_asked_once_to_stop_and_save(workers, tmp_path):
+    files = [tmp_path / f"{number}" for number in range(4)]
+    tasks = [Task(file.name, sleeping, (f"{file}",)) for file in files]
+
+    def interrupt(index, fraction, description):
+        if sum(file.exists() for file in files) >= 2:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(tasks, workers, interrupt)
+    assert time.monotonic() - began < 100
+    assert [file.read_text() for file in files if file.exists()] == ["saved", "saved"]  # two were not begun
+
+
+def test_a_shared_value_is_given_to_tasks_itself(workers):
+    shared = workers.share({"rows": [3, 4]})
+    assert run_tasks([Task("shared", length_of, (shared, name)) for name in ("rows",)], workers) == [2]
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize(("jobs", "cores", "most"), [(1, 1, 1), (None, 2, 1), (None, 1, 2)])
+def test_ray_runs_as_many_tasks_as_jobs_and_cores_allow(one_node, tmp_path, jobs, cores, most):
+    tasks = [Task(f"{number}", counting, (f"{tmp_path}",), Resources(cores=cores)) for number in range(4)]
+    assert max(run_tasks(tasks, workers_on("ray", jobs=jobs))) == most
+
+
+@needs_ray
+def test_a_task_whose_process_is_killed_runs_again(one_node, tmp_path):
+    heard = []
+    tasks = [Task("dies", dying, (f"{tmp_path}", 2))]
+    assert run_tasks(tasks, one_node, lambda *report: heard.append(report[2])) == [2]
+    assert sum("killed" in description for description in heard) == 2
+
+
+@pytest.mark.slow
+@needs_ray
+def test_a_task_whose_process_is_killed_every_time_is_given_up_with_a_remedy(one_node, tmp_path):
+    with pytest.raises(EnvironmentFailure, match=r"dies .*`jobs`"):
+        run_tasks([Task("dies", dying, (f"{tmp_path}", 99))], one_node)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.slow
+@needs_ray
+def test_closing_the_iterator_ends_what_runs(one_node, tmp_path):
+    tasks = [Task("quick", square, (3,)), Task("slow", sleeping, (f"{tmp_path / 'slow'}",))]
+    with closing(completed_tasks(tasks, one_node)) as completed:
+        assert next(completed)[1][0] == 9
+        while not (tmp_path / "slow").exists():
+            time.sleep(0.05)
+    assert (tmp_path / "slow").read_text() == "saved"
+
+
+@pytest.mark.slow
+@needs_ray
+def test_a_grid_on_ray_gives_the_records_of_this_process(one_node, tmp_path):
+    here = comparison(tmp_path / "here", seeds=(5,)).run().record
+    there = comparison(tmp_path / "there", seeds=(5,), workers=one_node).run()
+    for one, other in zip(here.methods, there.record.methods, strict=True):
+        assert [without_times(run) for run in one.runs] == [without_times(run) for run in other.runs]
+    assert there.evaluations[0].scores["nll"].value == there.record.methods[0].runs[0].test.nll
+
+
+def test_the_place_of_work_is_refused_where_it_cannot_be_read():
+    for text in ("", "slurm", "ray://", "ray://host", "ray:host:10001"):
+        with pytest.raises(ValueError, match="`on`") as raised:
+            workers_on(text)
+        assert raised.value.argument == "on"  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(ray is not None, reason="Ray is installed")
+def test_without_ray_one_line_names_the_extra():
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "beliefmatch\[cluster\]"'):
+        workers_on("ray")
+
+
+def test_progress_lists_every_cell_at_work():
+    shown: list[tuple[float, str]] = []
+    on_cell = report_cells(lambda *one: shown.append(one), [f"cell {number}" for number in range(10)])
+    on_cell(1, 0.5, "epoch 1")
+    on_cell(0, 0.5, "epoch 2")
+    assert shown[-1] == (0.1, "cell 0: epoch 2\ncell 1: epoch 1")
+    on_cell(1, 1.0, "done")
+    assert shown[-1] == (0.15, "cell 0: epoch 2")
+    for number in range(10):
+        on_cell(number, 0.1, "epoch 1")
+    assert shown[-1][1].count("\n") == 8 and shown[-1][1].endswith("and 2 more")
