@@ -89,7 +89,7 @@ def measured(cells: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cells", type=int, default=12)
     parser.add_argument("--out", default="benchmarks/cluster.json")
     options = parser.parse_args()
