@@ -8,6 +8,7 @@ this machine are started anew by each grid, which is counted, because every comm
 
 import argparse
 import json
+import logging
 import os
 import tempfile
 import time
@@ -59,7 +60,7 @@ def nodes(count: int):
     made = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(count - 1):
         made.add_node(num_cpus=1)
-    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(made.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield
     finally:
