@@ -56,6 +56,7 @@ def _environment() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="bm") as name:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", name)  # where the address of the latest cluster is kept
+        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # else Ray replaces `print` for all later tests
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
         patch.setenv(
             "PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])

@@ -48,8 +48,9 @@ def test_constraints_pin_versions_and_name_no_address():
 
 def test_the_extra_all_includes_every_extra_but_those_for_other_frameworks():
     distribution = importlib.metadata.metadata("beliefmatch")
-    apart = {"all", "demo", "test", "dev", "vision", "huggingface", "laplace"}
-    apart |= {"lightning", "skorch", "export", "votes"}  # for who has these frameworks, or wants these files
+    apart = {"all", "demo", "test", "dev", "docs", "vision", "huggingface", "laplace"}
+    # for those who have these frameworks, want these files, or have a cluster
+    apart |= {"lightning", "skorch", "export", "votes", "cluster"}
     extras = set(distribution.get_all("Provides-Extra") or []) - apart
     requirements = importlib.metadata.requires("beliefmatch") or []
     in_all = [line for line in requirements if line.startswith("beliefmatch[") and '"all"' in line]

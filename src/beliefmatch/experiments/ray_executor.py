@@ -81,6 +81,7 @@ def _connect(on: str) -> Any:
     """Join the cluster, unless this process has done so; an EnvironmentFailure where there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # without a GPU of its own none is seen
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # `print` stays the built-in one, which can be pickled
     ray = _import_ray()
     if ray.is_initialized():
         return ray
