@@ -86,7 +86,7 @@ def _processor() -> str:
 
 
 _DISTRIBUTION = "beliefmatch"
-_BUNDLES = {"all", "demo", "test", "dev"}  # sums of the other extras, not features of their own
+_BUNDLES = {"all", "demo", "test", "docs", "dev"}  # sums of other extras, or tools of the project itself
 
 _REQUIREMENT = re.compile(
     r"""\s* (?P<name>[\w.-]+) \s*
