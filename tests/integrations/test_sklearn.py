@@ -430,9 +430,10 @@ def test_folds_of_the_user_are_used(rows):
     by_group = list(LeaveOneGroupOut().split(X, y, np.arange(240) % 3))
     model = BeliefClassifier((), cv=by_group).fit(X, y, sample_weight=np.arange(240) % 4)
     assert np.isfinite(model.cv_results_["nll"]).all()
-    assert (
-        BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
-    )
+    perceptron = BeliefClassifier(
+        (4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=50, random_state=0
+    ).fit(X, y)
+    assert perceptron.score(X, y) > 0.6
 
 
 def test_large_offsets_of_a_column_cost_no_digits(rows):
