@@ -118,4 +118,4 @@ def naming_arguments(function: str, others: str | None = None, **names: str) -> 
         if others is None:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise fail(function, f"`{others}` cannot be used: {error}", kind) from error
+        raise fail(function, f"`{others}` cannot be used: {' '.join(str(error).split())}", kind) from error

@@ -17,6 +17,7 @@ from torch import Tensor
 from beliefmatch._environment import needs
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import (
+    describe,
     fail,
     level_of_caller,
     naming_arguments,
@@ -58,7 +59,7 @@ _KL_WEIGHTS_TIMES_CLASSES = (
 _DEFAULT_WEIGHT_DECAY, _DEFAULT_KL_WEIGHT_TIMES_CLASSES = 1e-3, 1e-2  # where nothing can be cross-validated
 _CONFIDENCE = 0.9  # threshold of `abstain`
 _MAX_LOGITS = 4_000_000  # computed at once
-_SHOWN = 10  # classes in a warning
+_SHOWN = 10  # classes in a message
 _LARGEST = {
     "y": 1e15,
     "sample_weight": 1e30,
@@ -335,6 +336,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if self.batch_size != "auto" and require_index(_NAME, "batch_size", self.batch_size) < 1:
             raise fail(_NAME, f'`batch_size` must be at least 1 or "auto", got {self.batch_size!r}.')
         _positive("learning_rate", self.learning_rate)
+        if not isinstance(self.early_stopping, (bool, np.bool_)):
+            raise fail(
+                _NAME,
+                f"`early_stopping` must be True or False, got {describe(self.early_stopping)}.",
+                TypeError,
+            )
         if require_finite_number(_NAME, "tol", self.tol) < 0:
             raise fail(_NAME, f"`tol` must not be negative, got {self.tol!r}.")
         return _Options(
@@ -364,9 +371,10 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             raise fail(_NAME, "requires y to be passed, but the target y is None.")
         if _is_votes(y):
             rows: Any = validate_data(self, X, dtype=np.float64, reset=reset)
-            votes = _require_votes(y)
             known = classes if classes is not None or reset else self.classes_
-            labels = _Labels(_column_names(y, known), votes, votes)
+            names = _column_names(y, known)
+            votes = _require_votes(y)
+            labels = _Labels(names, votes, votes)
         else:
             both: Any = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
             rows, given = both
@@ -662,10 +670,22 @@ def _folds(
         place = np.cumsum(used) - 1
         splitter: Any = check_cv(cv, given, classifier=True)
         splits = splitter.split(np.zeros((len(used), 1)), given)
-        of_all = [[np.asarray(one) for one in pair] for pair in splits]
+        of_all = [[_row_indices(one, len(used)) for one in pair] for pair in splits]
         pairs = [[place[one[used[one]]] for one in pair] for pair in of_all]
     scorable = data.scorable.numpy() > 0
     return [_Fold(*one) for one in pairs if len(one[0]) and scorable[one[1]].any()]
+
+
+def _row_indices(indices: Any, rows: int) -> np.ndarray:
+    """One part of a split that the user gave."""
+    found = np.asarray(indices)
+    found = found.astype(np.int64) if found.size == 0 else found
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise fail(_NAME, f"`cv` must give pairs of row indices, got {describe(indices)}.", TypeError)
+    if found.size and not 0 <= found.min() <= found.max() < rows:
+        wrong = found.min() if found.min() < 0 else found.max()
+        raise fail(_NAME, f"`cv` must give row indices from 0 to {rows - 1}, got {wrong}.")
+    return found
 
 
 def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto: bool) -> Any:
@@ -768,17 +788,21 @@ def _warn_of_labels(labels: _Labels) -> None:
         fact, effect = "has no vote for", "only the prior gives such a class a probability"
     if not (rows == 1).any():
         return
-    single = labels.classes[rows == 1].tolist()
-    named = ", ".join(map(repr, single[:_SHOWN]))
-    more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
+    single = labels.classes[rows == 1]
     which = "class" if len(single) == 1 else "each of the classes"
-    warn(_NAME, f"`y` {fact} {which} {named}{more}; {effect}.")
+    warn(_NAME, f"`y` {fact} {which} {_named(single)}; {effect}.")
+
+
+def _named(classes: np.ndarray) -> str:
+    """Labels of the first classes, and how many more there are."""
+    more = f" and {len(classes) - _SHOWN} more" if len(classes) > _SHOWN else ""
+    return ", ".join(map(repr, classes[:_SHOWN].tolist())) + more
 
 
 def _warn_of_features(rows: np.ndarray, standardized: Tensor) -> None:
     """Warn where no feature varies, and of values so large that all others become one number."""
     values = standardized.numpy()
-    if len(rows) > 1 and (np.ptp(rows, axis=0) == 0).all():
+    if len(rows) > 1 and (np.ptp(values, axis=0) == 0).all():
         warn(
             _NAME,
             "`X` has the same features in every row; the model can only learn how frequent classes are.",
@@ -828,6 +852,8 @@ def _column_names(y: Any, known: np.ndarray | None) -> np.ndarray:
     width = np.shape(y)[1]
     columns = getattr(y, "columns", None)
     own = None if columns is None else np.asarray(list(columns))
+    if own is not None and len(set(own.tolist())) < width:
+        raise fail(_NAME, f"`y` must have different names of its columns, got {own.tolist()}.")
     if known is None:
         return np.arange(width) if own is None else own
     if known.shape != (width,) or len(np.unique(known)) < width:
@@ -850,10 +876,12 @@ def _labels(given: np.ndarray, classes: np.ndarray | None, is_part: bool) -> _La
     found, ids = np.unique(given, return_inverse=True)
     if classes is None:
         return _Labels(found, ids, given)
+    if (found.dtype.kind in "biuf") != (classes.dtype.kind in "biuf"):
+        raise fail(_NAME, f"`y` must have labels of {_named(classes)}, got {found[:1].tolist()[0]!r}.")
     order = np.argsort(classes)
     places = order[np.searchsorted(classes, found, sorter=order).clip(max=len(classes) - 1)]
     if len(unknown := found[classes[places] != found]):
-        raise fail(_NAME, f"`y` must have labels of `classes`, got {unknown[0]!r}.")
+        raise fail(_NAME, f"`y` must have labels of {_named(classes)}, got {unknown[:1].tolist()[0]!r}.")
     return _Labels(classes, places[ids], given)
 
 

@@ -62,6 +62,7 @@ def test_an_error_of_another_kind_has_the_line_as_its_message():
         (fail("inner", "there is nothing."), "outer: `model` cannot be used: there is nothing."),
         (ValueError("x: of a library"), "outer: `model` cannot be used: x: of a library"),
         (TypeError("of a library"), "outer: `model` cannot be used: of a library"),
+        (ValueError("two\n  lines"), "outer: `model` cannot be used: two lines"),
         (UnicodeDecodeError("utf-8", b"a", 0, 1, "odd"), "outer: `model` cannot be used: 'utf-8' codec"),
     ],
 )

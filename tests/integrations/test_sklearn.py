@@ -206,6 +206,7 @@ def test_labels_with_gaps_calibrate_as_their_ids_do(rows):
         (lambda X, y: {"risk": 0.1, "calibration": (X, np.eye(3)[y])}, "calibration"),
         (lambda X, y: {"risk": 0.1, "calibration": (X, y + 0.5)}, "calibration"),
         (lambda X, y: {"risk": 0.1, "calibration": (X, np.full(len(y), None))}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y.astype(str))}, "calibration"),
         (lambda X, y: {"risk": 0.1, "calibration": (X[:, :2], y)}, "calibration"),
         (lambda X, y: {"risk": 0.1, "calibration": (X * np.nan, y)}, "calibration"),
         (lambda X, y: {"risk": 2, "calibration": (X, y)}, "risk"),
@@ -218,6 +219,7 @@ def test_abstention_that_cannot_be_decided_names_the_argument(rows, given, argum
     with pytest.raises(ArgumentError) as caught:
         model.abstain(X, **given(X, y))
     assert (caught.value.function, caught.value.argument) == ("BeliefClassifier.abstain", argument)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_decision_function_of_two_classes_is_the_log_odds(rows):
@@ -471,6 +473,11 @@ def test_few_rows_and_rare_classes_are_fitted():
         ({"prior": (1.0, 2.0), "hidden_layer_sizes": (3,)}, "prior"),
         ({"cv": 1}, "cv"),
         ({"cv": 1000}, "cv"),
+        ({"cv": [([0, 1, 2], [3, 240])]}, "cv"),
+        ({"cv": [([0, 1, 2], [-1])]}, "cv"),
+        ({"cv": [(["a"], [1])]}, "cv"),
+        ({"cv": [([0.5], [1])]}, "cv"),
+        ({"early_stopping": "no"}, "early_stopping"),
         ({"max_iter": 0}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": float("nan")}, "learning_rate"),
@@ -491,7 +498,7 @@ def test_numbers_too_large_to_be_squared_are_named(rows):
 def test_wrong_votes_are_named(rows):
     X, y = rows
     votes = np.eye(3)[y]
-    for wrong in (-votes, 0 * votes, votes[:-1]):
+    for wrong in (-votes, 0 * votes, votes[:-1], pd.DataFrame(votes, columns=["a", "a", "b"])):
         with pytest.raises(ValueError, match="`y`"):
             quick().fit(X, wrong)
     with pytest.raises(ValueError, match="`y`"):
@@ -544,6 +551,28 @@ def test_features_that_never_vary_are_warned_of_and_give_the_frequencies(rows):
     [(kind, message)] = fit_warnings(model, np.full((240, 2), 7.0), y)
     assert kind is ArgumentWarning and "`X`" in message
     np.testing.assert_allclose(model.predict_proba([[7.0, 7.0]])[0], np.bincount(y) / 240, atol=1e-3)
+
+
+def test_features_whose_variance_rounds_to_zero_are_warned_of(rows):
+    X, y = rows
+    [(kind, message)] = fit_warnings(quick(), X * 1e-200, y)
+    assert kind is ArgumentWarning and "`X`" in message
+
+
+def test_an_empty_fold_of_the_user_is_left_out(rows):
+    X, y = rows
+    halves = (np.arange(0, 240, 2), np.arange(1, 240, 2))
+    with_empty = BeliefClassifier((), cv=[halves, ([], [1])], random_state=0).fit(X, y)
+    without = BeliefClassifier((), cv=[halves], random_state=0).fit(X, y)
+    assert with_empty.cv_results_ == without.cv_results_
+
+
+def test_labels_of_another_type_name_the_classes(rows):
+    X, y = rows
+    for labels in (y.astype(str), y + 7):
+        with pytest.raises(ArgumentError, match=r"labels of 0, 1, 2, got '?\d") as caught:
+            quick().partial_fit(X, labels, classes=[0, 1, 2])
+        assert caught.value.argument == "y"
 
 
 def test_one_feature_that_never_varies_changes_nothing(rows):
