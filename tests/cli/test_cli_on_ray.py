@@ -17,6 +17,7 @@ from small_runs import without_times
 
 pytestmark = quiet
 SHORT = ["--epochs", "2", "--set", "training.warmup=[]", "--limit", "200", "--ood", "noise"]
+HEAD = ["--kl-weight", "0.01", "--weight-decay", "0.01"]
 on_ray = pytest.mark.usefixtures("one_node")
 
 
@@ -72,7 +73,7 @@ def test_features_of_shards_fill_the_cache_with_the_same_bytes_under_the_same_ke
     caches = []
     for on in ("local", "ray"):
         cache = tmp_path / f"cache of {on}"
-        line = ["adapt", f"{run}", "--kl-weight", "0.01", "--weight-decay", "0.01", "--feature-batch", "16"]
+        line = ["adapt", "--model", f"{run}", *HEAD, "--feature-batch", "16"]
         assert main([*line, "--cache-dir", f"{cache}", "--on", on, "--out", f"{tmp_path / on}"]) == 0
         files = [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 0]
         caches.append({path.relative_to(cache): path.read_bytes() for path in files})
