@@ -103,9 +103,7 @@ def test_ctrl_c_keeps_what_was_trained_and_the_same_command_goes_on(tmp_path, lo
         finally:
             del os.environ["RAY_ADDRESS"]
     assert done.returncode == 0, done.stderr
-    assert saved and all(
-        path.exists() is False or path.stat().st_mtime_ns >= at for path, at in saved.items()
-    )
+    assert saved and {path: path.stat().st_mtime_ns for path in saved} == saved  # not trained again
     assert runs_of(ComparisonRecord.from_json((tmp_path / "comparison.json").read_text())) == long_records
 
 
