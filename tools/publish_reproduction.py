@@ -20,7 +20,12 @@ from msgspec.structs import replace
 from beliefmatch._files import atomic_write
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.report.reproduction import reproduction_figures, reproduction_markdown
+from beliefmatch.report.reproduction import (
+    common_markdown,
+    common_notes,
+    reproduction_figures,
+    reproduction_markdown,
+)
 from beliefmatch.reproduce import REPRODUCTIONS
 from beliefmatch.reproduce.dataset_paths import without_paths
 from beliefmatch.reproduce.record import ReproductionRecord
@@ -88,9 +93,10 @@ def _page(page: Path, records: dict[str, ReproductionRecord]) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         sys.exit(f"publish: {page} must have the marks {BEGIN} and {END}")
-    sections = []
+    common = tuple(common_notes([*records.values()]))
+    sections = [common_markdown([*records.values()])] if common else []
     for name, record in records.items():
-        text = reproduction_markdown(record, figures=f"results/reproduction/{name}")
+        text = reproduction_markdown(record, figures=f"results/reproduction/{name}", common=common)
         sections.append(text.replace("\n## ", "\n### ").replace("## ", "### ", 1).rstrip())
     return "\n\n".join([f"{before}{BEGIN}", *sections, f"{END}{after}"])
 

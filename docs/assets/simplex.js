@@ -50,7 +50,7 @@ class Simplex {
           <input type="range" data-name="prior" min="-1" max="1" step="0.05" value="0"></label>
         <label>Weight of the prior λ <output data-for="weight"></output>
           <input type="range" data-name="weight" min="-2" max="0" step="0.05" value="0"></label>
-        <table>${bars}</table>
+        <table class="simplex-bars">${bars}</table>
         <dl>
           <dt>concentrations α</dt><dd data-show="alpha"></dd>
           <dt>entropy</dt><dd data-show="entropy"></dd>

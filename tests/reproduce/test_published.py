@@ -39,7 +39,8 @@ def shown(*parts):
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_a_record_is_published_as_its_command_would_run_it_today(name):
     record, page = published(name), (DOCS / "reproduction.md").read_text("utf-8")
-    section = report.reproduction_markdown(record, figures=f"results/reproduction/{name}")
+    common = tuple(report.common_notes([published(one) for one in REPRODUCTIONS]))
+    section = report.reproduction_markdown(record, figures=f"results/reproduction/{name}", common=common)
     assert f"#{section}" in page
     for drawing in record.drawings:
         assert (PUBLISHED / name / f"{drawing.name}.png").is_file()
@@ -63,6 +64,24 @@ def test_a_record_is_published_as_its_command_would_run_it_today(name):
         ]
         possible = {fingerprint(replace(config, seed=seed)) for config in tried for seed in found.seeds}
         assert {run.fingerprint for run in record.runs} <= possible
+
+
+def test_the_page_says_once_what_several_reproductions_share():
+    records, page = [published(name) for name in REPRODUCTIONS], (DOCS / "reproduction.md").read_text("utf-8")
+    shared, table = report.common_notes(records), report.common_markdown(records)
+    assert table in page and len(shared) == table.count("\n") - 1 >= 5
+    for (_, ids), line in zip(shared.items(), table.splitlines()[2:], strict=True):
+        sentence = line.split("|")[1].strip()
+        assert len(ids) > 1 and page.count(sentence) == 1
+        assert line.split("|")[2].strip() == ("all" if len(ids) == len(records) else ", ".join(ids))
+        whole = [one.id for one in records if sentence in report.reproduction_markdown(one)]
+        assert whole == ids
+    assert report.common_markdown([]) == ""
+
+
+def test_names_between_backticks_are_code_in_notes_and_tables():
+    text = report.reproduction_markdown(published("table4"))
+    assert "| `training.clip_norm` | 1 instead of none |" in text and "\\`" not in text
 
 
 def test_the_published_records_are_small():

@@ -1,6 +1,7 @@
 """A reproduction shown: its files (record, Markdown, figures), tables for the terminal, the list of all."""
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as with_values
@@ -22,6 +23,8 @@ from beliefmatch.reproduce.record import Drawing, ReproductionRecord, Row
 
 __all__ = [
     "Listed",
+    "common_markdown",
+    "common_notes",
     "list_tables",
     "ours_text",
     "overview_table",
@@ -216,12 +219,15 @@ def overview_table(records: Sequence[ReproductionRecord]) -> RenderableType:
     return to_rich(Table("", [Column(head, head) for head in heads], rows, row_title=""))
 
 
-def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures") -> str:
+def reproduction_markdown(
+    record: ReproductionRecord, *, figures: str = "figures", common: Sequence[str] = ()
+) -> str:
     """Tables, figures, differences from the paper's protocol, and the command, as Markdown.
 
     Args:
         record: Record of one reproduction.
         figures: Directory of its figures, relative to the file that this is written to.
+        common: Notes that stand elsewhere in that file (`common_notes`) and are not repeated.
     """
     shown = tidy(record)
     blocks = [
@@ -244,29 +250,63 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
         blocks.append(_markdown_table((group, *measures, "n", "seconds per run", ""), lines))
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
-    count = len(shown.differences)
-    summary = f"{count} difference{'' if count == 1 else 's'} from the paper, and the command"
-    blocks.append(f'<details markdown="1"><summary>{summary}</summary>')
-    blocks += _difference_blocks(shown.differences)
-    blocks.append(_DEVIATIONS)
+    listed = [one for one in shown.differences if one not in common]
+    summary = f"{len(listed)} difference{'' if len(listed) == 1 else 's'} from the paper, and the command"
+    blocks.append(f'<details markdown="1"><summary>{summary if listed else "The command"}</summary>')
+    blocks += _difference_blocks(listed)
+    if _DEVIATIONS not in common:
+        blocks.append(_DEVIATIONS)
     if shown.command:
         blocks.append(f"```sh\n{shlex.join(shown.command)}\n```")
     blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
 
 
+def common_notes(records: Sequence[ReproductionRecord]) -> dict[str, list[str]]:
+    """Notes that several records share, with the ids of these records: a page says them once."""
+    found: dict[str, list[str]] = {_DEVIATIONS: [record.id for record in records]}
+    for shown in map(tidy, records):
+        for note in shown.differences:
+            if not _is_setting(note):
+                found.setdefault(note, []).append(shown.id)
+    return {note: ids for note, ids in found.items() if len(ids) > 1}
+
+
+def common_markdown(records: Sequence[ReproductionRecord]) -> str:
+    """The notes that several records share, as a table."""
+    lines = [
+        [note, "all" if len(ids) == len(records) else ", ".join(ids)]
+        for note, ids in common_notes(records).items()
+    ]
+    return _markdown_table(("what several of them have in common", "where"), lines) if lines else ""
+
+
+def _is_setting(difference: str) -> bool:
+    return ": " in difference and " instead of " in difference
+
+
 def _difference_blocks(differences: Sequence[str]) -> Iterator[str]:
     """A table of settings that differ, then the other sentences as a list."""
-    settings = [one for one in differences if ": " in one and " instead of " in one]
-    if settings:
+    if settings := [one for one in differences if _is_setting(one)]:
         lines = [one.removesuffix(".").split(": ", 1) for one in settings]
         yield _markdown_table(("setting", "difference"), lines)
-    if others := [one for one in differences if one not in settings]:
-        yield "\n".join(f"- {markdown_text(sentence)}" for sentence in others)
+    if others := [one for one in differences if not _is_setting(one)]:
+        yield "\n".join(f"- {_noted(sentence)}" for sentence in others)
+
+
+def _noted(text: str) -> str:
+    """Text as Markdown, in which names between backticks are code."""
+    parts = re.split(r"(`[\w.]+`)", text)
+    return "".join(part if place % 2 else _escaped(part) for place, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    """`markdown_text` that keeps the spaces at the ends."""
+    return re.sub(r"\S(?:.*\S)?", lambda found: markdown_text(found[0]), text, flags=re.DOTALL)
 
 
 def _markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    texts = [[markdown_text(cell) for cell in line] for line in lines]
+    texts = [[_noted(cell) for cell in line] for line in lines]
     parts = [[markdown_text(cell) or " " for cell in head], ["---" for _ in head], *texts]
     return "\n".join(f"| {' | '.join(part)} |" for part in parts)
 
@@ -279,7 +319,12 @@ def summary_markdown(records: Sequence[ReproductionRecord], left_out: Mapping[st
         left_out: Reasons why others were not run, by id.
     """
     parts = ["# The paper's tables and figures, run here"]
-    parts += [reproduction_markdown(record, figures=f"{record.id}/figures").rstrip() for record in records]
+    common = tuple(common_notes(records))
+    parts += filter(None, [common_markdown(records)])
+    parts += [
+        reproduction_markdown(record, figures=f"{record.id}/figures", common=common).rstrip()
+        for record in records
+    ]
     if left_out:
         lines = [f"- {markdown_text(name)}: {markdown_text(reason)}" for name, reason in left_out.items()]
         parts.append("\n".join(["## Not run", "", *lines]))
