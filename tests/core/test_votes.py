@@ -56,7 +56,15 @@ def test_the_likelihood_without_order_is_that_of_scipy(classes, votes, seed):
     assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("logits", [[300.0, 301.0, -300.0], [-600.0, -600.0, -599.0], [40.0, 0.0, -40.0]])
+LOGITS_FAR_APART = [
+    [300.0, 301.0, -300.0],
+    [-600.0, -600.0, -599.0],
+    [40.0, 0.0, -40.0],
+    [2.2, -20.1, -22.0],  # ln j − z beyond 20, where the softplus of torch is linear by default
+]
+
+
+@pytest.mark.parametrize("logits", LOGITS_FAR_APART)
 @pytest.mark.parametrize("counts", [[3, 2, 0], [30, 20, 5], [1000, 17, 16]])
 def test_the_likelihood_is_exact_at_any_concentration(logits, counts):
     alpha = [mpmath.exp(z) for z in logits]
