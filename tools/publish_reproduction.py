@@ -1,4 +1,4 @@
-"""Copy reproductions into docs: records, figures, and their tables between two marks of docs/reproduction.md.
+"""Copy reproductions into docs: records, figures, and their tables between two marks of a page.
 
 python tools/publish_reproduction.py runs/reproduce/cpu
 
@@ -6,7 +6,7 @@ Nothing is touched unless every record can be read and is of the scale that the 
 that were published before and are not in the directory keep their records, and so do runs. Figures are drawn
 from the records; `python tools/publish_reproduction.py docs/results/reproduction` draws them all again. The
 records of single runs, trials of a search included, go to results/reproduction/runs, without the paths of
-this machine.
+this machine. The page is results/reproduction/README.md; what stands outside of its marks is kept.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from beliefmatch.reproduce.record import ReproductionRecord
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCS = Path(__file__).parents[1] / "docs"
-_RECORD = "reproduction.json"
+_RECORD, _PAGE = "reproduction.json", "README.md"
 
 
 def main() -> None:
@@ -43,7 +43,8 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=DOCS)
     options = parser.parse_args()
     docs, directory = options.docs.resolve(), options.directory.resolve()
-    page, published = docs / "reproduction.md", docs / "results" / "reproduction"
+    published = docs / "results" / "reproduction"
+    page = published / _PAGE
     sources = _sources(directory, published)
     records = {name: _record(source / _RECORD, options.scale) for name, source in sources.items()}
     text = _page(page, records)
@@ -54,12 +55,12 @@ def main() -> None:
             _copy(sources[name], new / name, record)
         names = {run.fingerprint for record in records.values() for run in record.runs}
         _copy_runs(names, directory.parent / "runs", published / "runs", new / "runs")
+        (new / _PAGE).write_text(text, "utf-8")
     except (OSError, ValueError) as error:
         shutil.rmtree(new, ignore_errors=True)
         sys.exit(f"publish: {error}")
     shutil.rmtree(published, ignore_errors=True)
     new.rename(published)
-    atomic_write(page, text.encode())
 
 
 def _sources(directory: Path, published: Path) -> dict[str, Path]:
@@ -96,8 +97,7 @@ def _page(page: Path, records: dict[str, ReproductionRecord]) -> str:
     common = tuple(common_notes([*records.values()]))
     sections = [common_markdown([*records.values()])] if common else []
     for name, record in records.items():
-        text = reproduction_markdown(record, figures=f"results/reproduction/{name}", common=common)
-        sections.append(text.replace("\n## ", "\n### ").replace("## ", "### ", 1).rstrip())
+        sections.append(reproduction_markdown(record, figures=name, common=common).rstrip())
     return "\n\n".join([f"{before}{BEGIN}", *sections, f"{END}{after}"])
 
 

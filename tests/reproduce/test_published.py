@@ -38,10 +38,10 @@ def shown(*parts):
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_a_record_is_published_as_its_command_would_run_it_today(name):
-    record, page = published(name), (DOCS / "reproduction.md").read_text("utf-8")
+    record, page = published(name), (PUBLISHED / "README.md").read_text("utf-8")
     common = tuple(report.common_notes([published(one) for one in REPRODUCTIONS]))
-    section = report.reproduction_markdown(record, figures=f"results/reproduction/{name}", common=common)
-    assert f"#{section}" in page
+    section = report.reproduction_markdown(record, figures=name, common=common)
+    assert section in page
     for drawing in record.drawings:
         assert (PUBLISHED / name / f"{drawing.name}.png").is_file()
     assert len(record.seeds) >= 3
@@ -67,7 +67,7 @@ def test_a_record_is_published_as_its_command_would_run_it_today(name):
 
 
 def test_the_page_says_once_what_several_reproductions_share():
-    records, page = [published(name) for name in REPRODUCTIONS], (DOCS / "reproduction.md").read_text("utf-8")
+    records, page = [published(name) for name in REPRODUCTIONS], (PUBLISHED / "README.md").read_text("utf-8")
     shared, table = report.common_notes(records), report.common_markdown(records)
     assert table in page and len(shared) == table.count("\n") - 1 >= 5
     for (_, ids), line in zip(shared.items(), table.splitlines()[2:], strict=True):
@@ -106,8 +106,9 @@ def test_the_overview_has_a_line_for_each_reproduction():
 
 @pytest.fixture
 def docs(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "reproduction.md").write_text(PAGE)
+    page = tmp_path / "docs" / "results" / "reproduction" / "README.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE)
     return tmp_path / "docs"
 
 
@@ -131,19 +132,19 @@ def publish(docs, monkeypatch):
 
 def test_publishing_refuses_what_it_cannot_publish_and_leaves_the_page(everything, tmp_path, docs, publish):
     results = docs / "results" / "reproduction"
-    (results / "table1").mkdir(parents=True)
+    (results / "table1").mkdir()
     for directory in (tmp_path / "nothing", everything / "tiny"):  # the page is about CPU scale
         assert publish(directory).count("\n") == 0
-        assert (docs / "reproduction.md").read_text() == PAGE
+        assert (results / "README.md").read_text() == PAGE
         assert (results / "table1").is_dir()
     assert publish(everything / "tiny", "--scale", "tiny") is None
-    text = (docs / "reproduction.md").read_text()
+    text = (results / "README.md").read_text()
     assert text.startswith("before ") and text.endswith(" after") and " old " not in text
     for name in REPRODUCTIONS:
-        assert f"### {name}: " in text
+        assert f"\n## {name}: " in text
         assert (results / name / "reproduction.json").is_file()
     for link in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
-        assert (docs / link).is_file()
+        assert (results / link).is_file()
 
 
 def test_records_of_runs_are_published_without_paths_and_outlive_their_runs(
@@ -175,7 +176,7 @@ def test_publishing_some_leaves_the_others_as_they_were_published(
         shutil.copytree(everything / "tiny" / name, tmp_path / name / name)
         assert publish(tmp_path / name, "--scale", "tiny") is None
     assert "figure-rotation: no record, stays as it was published" in capsys.readouterr().out
-    text = (docs / "reproduction.md").read_text()
-    assert text.index("### table1: ") < text.index("### figure-rotation: ")
+    text = (docs / "results" / "reproduction" / "README.md").read_text()
+    assert text.index("## table1: ") < text.index("## figure-rotation: ")
     for file in ("reproduction.json", "rotated_digit.png"):
         assert (docs / "results" / "reproduction" / "figure-rotation" / file).is_file()
