@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+from beliefmatch.experiments import ray_executor
+
 
 def square(number, *, on_progress):
     on_progress(0.5, f"half of {number}")
@@ -65,3 +67,11 @@ def hungry(size, *, on_progress):
         content[start : start + (1 << 28)] = b"1" * len(content[start : start + (1 << 28)])
         time.sleep(0.2)
     return len(content)
+
+
+class SlowBoard(ray_executor._Board):
+    """A board that answers late, as on a node that is busy or has a slow disk."""
+
+    def __init__(self) -> None:
+        time.sleep(10.0)
+        super().__init__()

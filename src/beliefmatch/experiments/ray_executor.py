@@ -36,6 +36,7 @@ _LOG_SECONDS = 10.0  # between two lines in the log of a task, which the dashboa
 _CONNECT_SECONDS = 5.0  # for an answer of the cluster
 _BOARD_SECONDS = 10.0  # for an answer of the board
 _LOST_SECONDS = 30.0  # without any answer, after which the cluster counts as lost
+_START_SECONDS = 600.0  # for the first answer: the board imports torch, from a slow disk or on a busy node
 _MOST_NODES_LOST = 10  # attempts of a task whose nodes die
 _MOST_CRASHES = 3  # attempts of a task whose process is killed, as it is for lack of memory
 _IN_USE_SECONDS = 60.0  # until the process of an earlier attempt has noticed that its node is gone
@@ -153,7 +154,7 @@ class RayExecutor:
         self._waiting: deque[_Submitted] = deque()
         self._running: dict[Any, _Submitted] = {}
         self._retries: list[tuple[float, _Submitted]] = []  # with the time to submit them
-        self._heard = time.monotonic()
+        self._heard, self._patience = time.monotonic(), _START_SECONDS
         with _cluster_errors():
             self._board = self._ray.remote(_Board).options(num_cpus=0, max_restarts=-1).remote()
             self._has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
@@ -193,9 +194,7 @@ class RayExecutor:
                         done, _ = self._ray.wait([*self._running], timeout=1.0)
                         for reference in done:
                             del self._running[reference]
-                        self._answer(
-                            self._board.close.remote(interrupts)
-                        )  # anew, should it have been restarted
+                        self._close(interrupts)  # anew, should the board have been restarted
                 with suppress(Exception):
                     self._ray.kill(self._board)
                 return
@@ -203,14 +202,18 @@ class RayExecutor:
                 interrupts += 1
 
     def _stop(self, interrupts: int) -> None:
-        begun = self._answer(self._board.close.remote(interrupts))
+        begun = self._close(interrupts)
         for reference, one in self._running.items():
             if (one.index, one.attempt) not in begun:
                 self._ray.cancel(reference)
 
-    def _answer(self, reference: Any) -> Any:
-        answer = self._ray.get(reference, timeout=_BOARD_SECONDS)
-        self._heard = time.monotonic()
+    def _close(self, interrupts: int) -> Any:
+        """Tell the board that tasks shall stop; which of them have begun."""
+        return self._answer(self._board.close.remote(interrupts), _LOST_SECONDS)
+
+    def _answer(self, reference: Any, seconds: float) -> Any:
+        answer = self._ray.get(reference, timeout=seconds)
+        self._heard, self._patience = time.monotonic(), _LOST_SECONDS
         return answer
 
     def _fill(self) -> None:
@@ -248,9 +251,9 @@ class RayExecutor:
 
     def _report(self, on_task: OnTask) -> None:
         try:
-            reports = self._answer(self._board.take.remote())
+            reports = self._answer(self._board.take.remote(), _BOARD_SECONDS)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
-            if time.monotonic() - self._heard > _LOST_SECONDS:
+            if time.monotonic() - self._heard > self._patience:
                 raise
             return  # it is restarted
         current = {(one.index, one.attempt): one for one in self._running.values()}
