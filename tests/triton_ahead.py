@@ -9,12 +9,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from unittest.mock import patch
 
 import torch
 import triton
-from torch._dynamo.backends.common import aot_autograd
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
@@ -129,7 +127,7 @@ def _allocated(ptx, kernel, arch):
     }
 
 
-def loss_call(shape, dtype=torch.float32, has_ids=True, priors=None, with_grad=True):
+def loss_call(shape, dtype=torch.float32, has_ids=True, priors=None, with_grad=True, has_weight=False):
     def call():
         logits = torch.zeros(shape, dtype=dtype)
         targets = (
@@ -138,7 +136,8 @@ def loss_call(shape, dtype=torch.float32, has_ids=True, priors=None, with_grad=T
             else torch.zeros(shape, dtype=dtype)
         )
         options = Options(1.0, 0.01, 1, has_ids, -100, "mean")
-        inputs = LossInputs(logits, targets, None, priors, None, options)
+        weight = torch.ones(shape[1]) if has_weight else None
+        inputs = LossInputs(logits, targets, weight, priors, None, options)
         triton_kernel._evaluate(inputs, torch.empty_like(logits) if with_grad else None)
 
     return call
@@ -151,6 +150,8 @@ LOSSES = {
     "long rows": loss_call((4, 131072), torch.bfloat16),
     "votes": loss_call((8, 1000), has_ids=False),
     "priors": loss_call((8, 1000), has_ids=False, priors=torch.ones(1, 1000)),
+    "weighted votes": loss_call((4096, 10), has_ids=False, has_weight=True),
+    "longest votes": loss_call((8, 8192), has_ids=False),
     "image": loss_call((1, 32, 64, 64)),
 }
 DIRICHLET = {
@@ -164,34 +165,7 @@ DIRICHLET = {
 }
 
 
-class _SeenError(Exception):
-    pass
-
-
-def kernels_in_graph():
-    """How many kernels of Triton a compiler sees in the forward pass."""
-    seen = []
-
-    def compiler(graph, inputs):
-        seen.extend(f"{node.target}" for node in graph.graph.nodes)
-        raise _SeenError
-
-    def loss(logits, ids):
-        options = 1.0, 0.01, 1, True, -100, "mean"
-        return triton_kernel.compiled_loss(logits, ids, None, None, None, None, *options, True)[0]
-
-    backend = aot_autograd(fw_compiler=compiler)
-    with suppress(torch._dynamo.exc.BackendCompilerFailed):
-        torch.compile(loss, backend=backend)(
-            torch.zeros(4, 5, requires_grad=True), torch.zeros(4, dtype=torch.int64)
-        )
-    return sum("triton_kernel_wrapper" in target for target in seen)
-
-
 def main(target, *names):
-    if target == "graph":
-        print(json.dumps({"call": "graph", "kernels": kernels_in_graph()}))
-        return
     triton_kernel._WARP = TARGETS[target].warp_size
     for name in names:
         call, code = (LOSSES[name], "_loss_code") if name in LOSSES else (DIRICHLET[name], "_dirichlet_code")

@@ -23,7 +23,11 @@ def result_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def work_dtype(device: torch.device) -> torch.dtype:
     """The type that everything is computed in: double, except on devices that have none."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return torch.float32 if device.type == "mps" or _is_xpu_without_double(device) else torch.float64
+
+
+def _is_xpu_without_double(device: torch.device) -> bool:
+    return device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64
 
 
 @dataclass(frozen=True, eq=False)

@@ -342,6 +342,8 @@ class _LinearLoss(Function):
         (upstream,), needed = grad_outputs, ctx.needs_input_grad
         differentiable = torch.is_grad_enabled() or is_transformed() or is_legacy_batchedtensor(upstream)
         factor = upstream / ctx.total if ctx.options.reduction == "mean" else upstream
+        if ctx.options.has_ids and ctx.options.reduction == "mean":  # 1/0 if all are ignored
+            factor = factor.masked_fill(ctx.total == 0, 0.0)
         if not differentiable and peek(factor.isfinite().all()) is not False:  # or ignored rows become NaN
             grads = _take(ctx.kept)
             if grads is not None:

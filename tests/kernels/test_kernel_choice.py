@@ -1,6 +1,8 @@
 """The choice of a kernel: by the environment, by what is installed, and how commands report it."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,3 +107,37 @@ def test_doctor_explains_why_the_native_kernel_is_missing():
         facts = json.loads(done.stdout)["torch"]
         assert done.returncode == 0 and facts["kernels"]["cpu"]["name"] == "lean"
         assert f"({why}); {REMEDY}" in facts["kernels"]["cpu"]["reason"]
+
+
+def test_triton_is_refused_without_a_gpu_and_without_its_interpreter():
+    done = python(LOSS, BELIEFMATCH_KERNEL="triton", TRITON_INTERPRET="0")
+    missing = f"{kernels.TRITON_MISSING}" if kernels.TRITON_MISSING else "there is no GPU; TRITON_INTERPRET=1"
+    assert done.returncode == 1 and missing in done.stderr.splitlines()[-1]
+
+
+def test_triton_that_is_too_old_is_reported_and_not_used(monkeypatch, tmp_path):
+    package = tmp_path / "triton"
+    package.mkdir()
+    (package / "__init__.py").write_text('"""Of another time."""\n__version__ = "3.6.1+git"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    assert kernels._why_triton_is_missing() == "triton 3.6 is too old, it needs 3.7"
+    (package / "__init__.py").write_text("__version__ = '3.10.0'\n")
+    assert kernels._why_triton_is_missing() is None
+
+
+def test_a_device_on_which_triton_fails_is_served_by_the_lean_kernel(monkeypatch):
+    def failing(device):
+        raise RuntimeError(f"no C compiler\nfor {device}")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "TRITON_MISSING", None)
+    monkeypatch.setattr(kernels, "triton", lambda: SimpleNamespace(probe=failing))
+    kernels._failure_of_probe.cache_clear()
+    with using("auto"):
+        with pytest.warns(UserWarning, match="no C compiler for cuda"):
+            assert kernels._kernels("cuda", False) == (kernels.lean,)
+        assert kernels._kernels("cuda", False) == (kernels.lean,)  # without another warning
+        name, reason = kernels.status("cuda")
+    kernels._failure_of_probe.cache_clear()
+    assert name == "lean" and reason.startswith("triton does not work here (RuntimeError: no C compiler")

@@ -613,3 +613,13 @@ def test_gradient_scaler_sees_that_its_scale_is_too_large(kernel):
     _, scaled = loss_and_gradient(logits, torch.tensor([0]), torch.tensor(65536.0))
     assert plain.isfinite().all() and plain.abs().max() > 1000
     assert scaled[0, 0].isinf()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_batch_whose_rows_are_all_ignored_has_the_gradient_zero(reduction, kernel):
+    logits, ids = torch.randn(4, 5), torch.full((4,), -100)
+    _, gradient = loss_and_gradient(logits, ids, reduction=reduction)
+    _, overflowing = loss_and_gradient(
+        logits, ids, torch.full((4,) if reduction == "none" else (), torch.inf), reduction=reduction
+    )
+    assert gradient.eq(0).all() and overflowing.eq(0).all()

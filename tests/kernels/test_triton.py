@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy
@@ -13,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from beliefmatch import belief_matching_loss, dirichlet, kernels
+from beliefmatch import Belief, belief_matching_loss, dirichlet, kernels
 from beliefmatch.kernels import reference, triton_kernel
 from commands import python
 from kernel_contract import (
@@ -208,6 +210,52 @@ def test_compiled_code_contains_the_kernel_as_one_operation(reduction):
     torch.testing.assert_close(gradient, expected)
 
 
+def test_compiled_code_takes_batches_of_other_sizes_and_writes_to_none_of_its_inputs():
+    with computing_with("triton"), not_the_reference():
+        compiled = torch.compile(belief_matching_loss, backend="aot_eager", fullgraph=True)
+        for rows in (4, 7, 6, 1):
+            logits, ids = torch.randn(rows, 5, requires_grad=True), torch.arange(rows) % 5
+            versions = logits._version, ids._version
+            value = compiled(logits, ids)
+            (gradient,) = torch.autograd.grad(value, logits)
+            assert (logits._version, ids._version) == versions
+            with using("reference"):
+                expected = loss_and_gradient(logits, ids)
+            torch.testing.assert_close((value.detach(), gradient), expected, check_dtype=False)
+
+
+def test_every_kernel_is_launched_on_the_device_of_its_tensors():
+    entered = []
+
+    def on_device_of(x):
+        entered.append(x.shape)
+        return nullcontext()
+
+    logits, ids = torch.randn(3, 5, requires_grad=True), torch.tensor([0, 1, 4])
+    with patch.object(triton_kernel, "_on_device_of", on_device_of), computing_with("triton"):
+        belief_matching_loss(logits, ids).backward()
+        kernels.measure(dirichlet.entropy, logits.detach(), 1)
+        kernels.divergence(logits.detach(), torch.zeros(3, 5), 1)
+    assert len(entered) == 4  # loss, its factor, measure, divergence
+    second = SimpleNamespace(device=torch.device("cuda:1"))
+    assert triton_kernel._on_device_of(second).idx == 1
+
+
+def _loss_of_three(logits):
+    return belief_matching_loss(logits, torch.tensor([0, 1, 4]))
+
+
+def test_tensors_that_are_not_plain_go_to_another_kernel():
+    mirrored = torch.complex(torch.zeros(3, 5), torch.randn(3, 5)).conj().imag
+    assert mirrored.is_neg()
+    with computing_with("triton"):
+        for function in (
+            lambda z: belief_matching_loss(z, torch.tensor([0, 1, 4])),
+            lambda z: Belief(z).entropy(),
+        ):
+            torch.testing.assert_close(function(mirrored), function(mirrored.clone().resolve_neg()))
+
+
 # Without the interpreter, and without a device
 
 AHEAD = Path(__file__).parents[1] / "triton_ahead.py"
@@ -246,9 +294,9 @@ def test_measures_and_divergence_compile_for_a_device():
         assert facts["spills"] == 0 and facts["registers"] <= 168, facts
 
 
-def test_compilers_see_through_the_operation():
-    done = compiled_ahead("graph")
-    assert done["graph"]["kernels"] == 1
+def test_votes_of_any_length_and_weight_are_held_in_registers():
+    for facts in compiled_ahead("sm_80", "weighted votes", "longest votes").values():
+        assert facts["spills"] == 0 and facts["registers"] <= 255, facts
 
 
 def test_importing_the_package_does_not_import_its_code_for_devices():

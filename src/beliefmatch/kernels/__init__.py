@@ -12,7 +12,11 @@ interpreter, if TRITON_INTERPRET=1 is set), "lean" or "reference".
 """
 
 import os
+import re
+import warnings
+from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,7 +27,7 @@ from beliefmatch import dirichlet
 from beliefmatch._environment import rebuild_command
 from beliefmatch._validate import fail
 from beliefmatch.kernels import lean, native, readings, reference
-from beliefmatch.kernels.native import MISSING, MeasureFunction, extension
+from beliefmatch.kernels.native import MISSING, MeasureFunction, extension, is_traced
 from beliefmatch.kernels.readings import LogitsReading, ProbsReading, blocks
 from beliefmatch.kernels.reference import LossInputs, Options
 
@@ -52,7 +56,22 @@ VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "triton", "lean", "reference")
 TRITON_DEVICES = ("cuda", "xpu")
 """Types of devices that Triton compiles for; torch calls ROCm "cuda"."""
-TRITON_MISSING = None if find_spec("triton") else "triton is not installed"
+OLDEST_TRITON = 3, 7
+"""Older ones do not compile the kernel: their functions cannot return tuples that hold None."""
+
+
+def _why_triton_is_missing() -> str | None:
+    """Read from its file, since the import takes a second; its distribution has a name for each vendor."""
+    found = find_spec("triton")
+    if found is None or found.origin is None:
+        return "triton is not installed"
+    version = re.search(r"""__version__ = ['"](\d+)\.(\d+)""", Path(found.origin).read_text("utf-8"))
+    if version is None or tuple(map(int, version.groups())) >= OLDEST_TRITON:
+        return None
+    return f"triton {'.'.join(version.groups())} is too old, it needs {'.'.join(map(str, OLDEST_TRITON))}"
+
+
+TRITON_MISSING = _why_triton_is_missing()
 """Why that kernel is missing; None if it is there."""
 _choice: str | None = None  # None until the environment variable has been read
 _native_is_used = False
@@ -72,11 +91,35 @@ def _kernels(device: str, is_compiling: bool) -> tuple[ModuleType, ...]:
     choice = chosen()
     if choice in ("lean", "reference"):
         return (lean,) if choice == "lean" else ()
-    if choice == "triton":
+    if choice == "triton" and (device in TRITON_DEVICES or (device == "cpu" and triton().is_interpreting())):
         return (triton(),)
     if device == "cpu":
         return (native,) if MISSING is None and not is_compiling else (lean,)
-    return (triton(), lean) if device in TRITON_DEVICES and TRITON_MISSING is None else (lean,)
+    usable = device in TRITON_DEVICES and TRITON_MISSING is None and triton_failure(device) is None
+    return (triton(), lean) if usable else (lean,)
+
+
+def triton_failure(device: str) -> str | None:
+    """Why Triton does not work on a type of device, found out by one small launch; None if it does.
+
+    It compiles with a C compiler and the drivers of the device, and either may be missing. Not tried where
+    the machine has no such device, nor while a compiler or a mode of fake tensors looks on.
+    """
+    return None if is_traced() or not getattr(torch, device).is_available() else _failure_of_probe(device)
+
+
+triton_failure._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@lru_cache(maxsize=8)
+def _failure_of_probe(device: str) -> str | None:
+    try:
+        triton().probe(device)
+    except Exception as error:  # of a C compiler, a driver, an assembler
+        reason = f"triton does not work here ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+        warnings.warn(f"beliefmatch: {reason}; the lean kernel is used on {device}.", stacklevel=2)
+        return reason
+    return None
 
 
 def triton() -> ModuleType:
@@ -115,7 +158,13 @@ def loss_and_grad(inputs: LossInputs, upstream: Tensor | None = None) -> tuple[T
 
     The gradient is multiplied by `upstream`, of the shape of the loss; None stands for ones.
     """
-    logits = inputs.logits.detach().requires_grad_()
+    logits = inputs.logits.detach()
+    kernels = _kernels(logits.device.type, torch.compiler.is_compiling())
+    if any(hasattr(kernel, "loss_and_grad") for kernel in kernels):  # autograd launches Triton twice for rows
+        both = triton().loss_and_grad(inputs._replace(logits=logits), upstream)
+        if both is not None:
+            return both
+    logits.requires_grad_()
     with torch.enable_grad():
         value = loss(inputs._replace(logits=logits))
     upstream_or_ones = value.new_ones(()).expand_as(value) if upstream is None else upstream
@@ -164,13 +213,14 @@ class KernelStatus(NamedTuple):
 def status(device: str = "cpu") -> KernelStatus:
     """The kernel in use for a type of device."""
     choice = chosen()
-    if choice in ("triton", "lean", "reference"):
+    if choice in ("lean", "reference") or (choice == "triton" and _kernels(device, False) == (triton(),)):
         there = "; the native kernel is installed" if device == "cpu" and MISSING is None else ""
         return KernelStatus(choice, f"chosen by {VARIABLE}{there}")
     if device in TRITON_DEVICES:
-        if TRITON_MISSING is None:
+        problem = f"{TRITON_MISSING}: pip install triton" if TRITON_MISSING else triton_failure(device)
+        if problem is None:
             return KernelStatus("triton", "compiled at the first call; lean or reference for other types")
-        return KernelStatus("lean", f"{TRITON_MISSING}: pip install triton")
+        return KernelStatus("lean", problem)
     if device != "cpu":
         return KernelStatus("lean", f"there is no compiled kernel for {device}; reference for float64")
     if MISSING is not None:
@@ -195,7 +245,13 @@ def use(choice: str) -> None:
     if choice == "triton" and TRITON_MISSING is not None:
         fact = f"is triton, but {TRITON_MISSING}; pip install triton."
         raise fail(VARIABLE, fact, ModuleNotFoundError)
+    if choice == "triton" and not (triton().is_interpreting() or _has_triton_device()):
+        raise fail(VARIABLE, "is triton, but there is no GPU; TRITON_INTERPRET=1 lets CPU tensors use it.")
     _choice, _native_is_used = choice, choice in ("auto", "native") and MISSING is None
+
+
+def _has_triton_device() -> bool:
+    return any(getattr(torch, device).is_available() for device in TRITON_DEVICES)
 
 
 def chosen() -> str:

@@ -36,7 +36,7 @@ from beliefmatch._labels import from_counts, ids_and_weights
 from beliefmatch._rows import result_dtype, work_dtype
 from beliefmatch._validate import is_inspectable, require_values
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.native import is_transformed
+from beliefmatch.kernels.native import PLAIN_TYPES, is_transformed
 from beliefmatch.kernels.reference import NAME, LossInputs, Options
 
 __all__ = ["loss"]
@@ -128,7 +128,8 @@ def _is_supported(inputs: LossInputs) -> bool:
     """Whether only the logits are differentiated, and by no transform, which would have to see inside."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs[1:5]):
         return False
-    if not torch.compiler.is_compiling() and is_transformed():
+    are_plain = all(x is None or type(x) in PLAIN_TYPES for x in inputs[:5])  # else with their own operations
+    if not torch.compiler.is_compiling() and (is_transformed() or not are_plain):
         return False
     logits, options = inputs.logits, inputs.options
     if logits.dtype == torch.float64 and not torch.compiler.is_compiling():
@@ -176,7 +177,10 @@ class _Loss(Function):
             gradient = special.saturate(exact, logits.dtype)
         else:
             scale = scale.to(gradient.dtype)
-        return (gradient * (scale * upstream)).to(logits.dtype), *[None] * 7
+        factor = scale * upstream
+        if valid is not None:  # zero even if all rows are ignored, or if the factor overflows
+            factor = torch.where(valid, factor, _constant((0.0,), factor))
+        return (gradient * factor).to(logits.dtype), *[None] * 7
 
 
 def _reduce(

@@ -8,7 +8,7 @@ kernel. To be imported at the first call that needs it: the import of Triton tak
 import math
 import os
 import struct
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.library import custom_op, triton_op, wrap_triton
+from torch.library import custom_op
 
 from beliefmatch import _autograd as autograd
 from beliefmatch import dirichlet
-from beliefmatch._rows import result_dtype
+from beliefmatch._rows import result_dtype, work_dtype
 from beliefmatch._validate import is_inspectable
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.native import MeasureFunction, is_traced
+from beliefmatch.kernels.native import PLAIN_TYPES, MeasureFunction, is_traced
 from beliefmatch.kernels.reference import LossInputs, Options, Reduction
 
-__all__ = ["DEVICES", "divergence", "loss", "measure"]
+__all__ = ["DEVICES", "divergence", "is_interpreting", "loss", "loss_and_grad", "measure", "probe"]
 
 DEVICES = ("cuda", "xpu")
 """Types of devices that it is compiled for; torch calls ROCm "cuda"."""
@@ -36,7 +36,7 @@ _FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 def loss(inputs: LossInputs) -> Tensor | None:
     """The loss, differentiable in the logits any number of times."""
     logits, options = inputs.logits, inputs.options
-    if not (_is_supported(logits) and _are_in_range(options)):
+    if not (_is_supported(logits) and _are_in_range(options) and all(map(_is_plain, inputs[1:5]))):
         return None
     differentiating = torch.is_grad_enabled()
     if differentiating and any(x is not None and x.requires_grad for x in inputs[1:5]):
@@ -52,14 +52,43 @@ def loss(inputs: LossInputs) -> Tensor | None:
     return _evaluate(inputs)
 
 
+def loss_and_grad(inputs: LossInputs, upstream: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """The loss and its gradient by the logits times `upstream`, in one launch and outside of any graph."""
+    logits, options = inputs.logits, inputs.options
+    if torch.compiler.is_compiling() or is_traced() or not (_is_supported(logits) and _are_in_range(options)):
+        return None
+    if not (all(map(_is_plain, inputs[1:5])) and _are_values_valid(inputs)):
+        return None
+    grad = _empty_grad(logits, options.dim)
+    return _evaluate(inputs, grad, upstream), grad
+
+
+def probe(device: str) -> None:
+    """Compile and launch the kernel for two logits; raises where Triton does not work on the device."""
+    logits, ids = torch.zeros(1, 2, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    _evaluate(LossInputs(logits, ids, None, None, None, Options(1.0, 0.01, 1, True, -100, "sum")))
+
+
 def _is_supported(x: Tensor) -> bool:
-    if x.dtype not in _FLOATING or x.numel() == 0:
+    if x.dtype not in _FLOATING or x.numel() == 0 or not _is_plain(x):
         return False
-    return x.device.type in DEVICES or (x.device.type == "cpu" and _is_interpreting())
+    return x.device.type in DEVICES or (x.device.type == "cpu" and is_interpreting())
 
 
-def _is_interpreting() -> bool:
+def _is_plain(x: Tensor | None) -> bool:
+    """Whether the memory of x holds its numbers: no subclass with its own operations, no lazy sign."""
+    return x is None or torch.compiler.is_compiling() or (type(x) in PLAIN_TYPES and not x.is_neg())
+
+
+def is_interpreting() -> bool:
+    """Whether CPU tensors go through Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Where x is: Triton launches on the current device, which may be another one."""
+    device = x.device
+    return getattr(torch, device.type).device(device) if device.type in DEVICES else nullcontext()
 
 
 def _are_in_range(options: Options) -> bool:
@@ -139,7 +168,7 @@ def _loss_and_grad(
     inputs = LossInputs(logits, targets, weight, priors, kl_weights, options)
     early = with_grad and (upstream is not None or _is_early(logits, reduction))
     grad = _empty_grad(logits, dim) if early else None
-    value = _evaluate(inputs, grad, upstream, _launchable)
+    value = _evaluate(inputs, grad, upstream)
     return value, logits.new_empty(0) if grad is None else grad
 
 
@@ -152,16 +181,10 @@ def _empty_loss_and_grad(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return value, _empty_grad(logits, dim) if early else logits.new_empty(0)
 
 
-# Compilers see through an operation of Triton, but cannot do so in the interpreter.
-if _is_interpreting():
-    compiled_loss = custom_op("beliefmatch::loss", _loss_and_grad, mutates_args={})
-    compiled_loss.register_fake(_empty_loss_and_grad)
-else:
-    compiled_loss = triton_op("beliefmatch::loss", _loss_and_grad, mutates_args={})
-
-
-def _launchable(kernel: Any) -> Any:
-    return kernel if _is_interpreting() else wrap_triton(kernel)
+# One opaque operation, not a `triton_op`: looking inside, the compiler cannot tell which arguments of the
+# kernel are written, copies all of them, and meets symbolic sizes where a launch needs numbers.
+compiled_loss = custom_op("beliefmatch::loss", _loss_and_grad, mutates_args={})
+compiled_loss.register_fake(_empty_loss_and_grad)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -291,10 +314,10 @@ _TILE = 1024
 
 
 @lru_cache(maxsize=1000)
-def _tile(outer: int, classes: int, inner: int) -> _Tile:
+def _tile(outer: int, classes: int, inner: int, has_ids: bool) -> _Tile:
     """For logits of this shape."""
     neighbours, each = (inner, 4) if inner > 1 else (outer, 8)  # classes for each thread
-    fits = classes <= _LONGEST
+    fits = classes <= (_LONGEST if has_ids else _LONGEST // 2)  # votes take registers too
     block = _power_of_two(classes) if fits else _LONGEST // 2
     rows = max(1, min(_TILE // block, _power_of_two(neighbours), 128))
     warps = max(1, min(16, rows * block // (32 * each)))
@@ -310,15 +333,14 @@ def _evaluate(
     inputs: LossInputs,
     grad: Tensor | None = None,
     upstream: Tensor | None = None,
-    wrap: Callable[[Any], Any] = lambda kernel: kernel,
 ) -> Tensor:
     """The loss; the gradient by the logits, times `upstream`, is written to `grad`."""
     logits, targets, weight, priors, kl_weights, options = inputs
     dim = options.dim
     outer, classes, inner = sizes = _sizes(logits.shape, dim)
-    work = _work_dtype(logits.device)
+    work = work_dtype(logits.device)
     losses = torch.empty(outer * inner, dtype=work, device=logits.device)
-    tile = _tile(outer, classes, inner)
+    tile = _tile(outer, classes, inner, options.has_ids)
     z = logits.reshape(sizes)
     counts = None if options.has_ids else targets.reshape(sizes)
     betas = None if priors is None else priors.expand(logits.shape).reshape(sizes)
@@ -330,37 +352,40 @@ def _evaluate(
     strides = _strides(z), _strides(counts), _strides(betas), _strides(grads)
     align = math.gcd(16, classes, *(stride[0] for stride in strides))
     has_scale = options.has_ids and options.reduction == "mean"
-    wrap(_loss_code().loss_kernel)[(_programs(outer, inner, tile.rows),)](
-        z,
-        targets.contiguous() if options.has_ids else None,
-        counts,
-        None if weight is None else weight.contiguous(),
-        betas,
-        strengths,
-        _mean_scale(inputs) if has_scale else None,
-        None if upstream is None else upstream.contiguous(),
-        losses,
-        grads,
-        outer,
-        classes // align,
-        inner,
-        *(part for first, *others in strides for part in (first // align, *others)),
-        0 if upstream is None or (upstream.dim() == 0 and options.reduction != "none") else 1,
-        options.ignore_index,
-        *_numbers(
-            options, classes, 1 / (outer * inner) if options.reduction == "mean" and not has_scale else 1.0
-        ),
-        torch.finfo(logits.dtype).max,
-        HAS_INNER=inner > 1,
-        ROWS=tile.rows,
-        ALIGN=align,
-        WIDE=_loss_code().WIDE[work],
-        BLOCK=tile.block,
-        FITS=tile.fits,
-        UNIT_PRIOR=options.prior == 1,
-        EXACT_BLOCK=tile.exact_block,
-        num_warps=tile.warps,
-    )
+    with _on_device_of(logits):
+        _loss_code().loss_kernel[(_programs(outer, inner, tile.rows),)](
+            z,
+            targets.contiguous() if options.has_ids else None,
+            counts,
+            None if weight is None else weight.contiguous(),
+            betas,
+            strengths,
+            _mean_scale(inputs) if has_scale else None,
+            None if upstream is None else upstream.contiguous(),
+            losses,
+            grads,
+            outer,
+            classes // align,
+            inner,
+            *(part for first, *others in strides for part in (first // align, *others)),
+            0 if upstream is None or (upstream.dim() == 0 and options.reduction != "none") else 1,
+            options.ignore_index,
+            *_numbers(
+                options,
+                classes,
+                1 / (outer * inner) if options.reduction == "mean" and not has_scale else 1.0,
+            ),
+            torch.finfo(logits.dtype).max,
+            HAS_INNER=inner > 1,
+            ROWS=tile.rows,
+            ALIGN=align,
+            WIDE=_loss_code().WIDE[work],
+            BLOCK=tile.block,
+            FITS=tile.fits,
+            UNIT_PRIOR=options.prior == 1,
+            EXACT_BLOCK=tile.exact_block,
+            num_warps=tile.warps,
+        )
     kind = result_dtype(logits.dtype)
     limit = torch.finfo(kind).max
     if options.reduction == "none":
@@ -374,8 +399,8 @@ def _mean_scale(inputs: LossInputs) -> Tensor:
     counted = ids.long() != options.ignore_index
     if weight is not None:
         last = inputs.logits.shape[options.dim] - 1
-        counted = counted * weight[ids.long().clamp(0, last)].to(_work_dtype(ids.device))
-    return counted.sum(dtype=_work_dtype(ids.device)).reciprocal_()
+        counted = counted * weight[ids.long().clamp(0, last)].to(work_dtype(ids.device))
+    return counted.sum(dtype=work_dtype(ids.device)).reciprocal_()
 
 
 @lru_cache(maxsize=1000)
@@ -396,7 +421,8 @@ def _parts(number: float) -> tuple[float, float]:
 
 def _scale(grad: Tensor, upstream: Tensor) -> None:
     count, block = grad.numel(), 4096
-    _loss_code().scale_kernel[(_divided(count, block),)](grad, upstream, count, BLOCK=block, num_warps=8)
+    with _on_device_of(grad):
+        _loss_code().scale_kernel[(_divided(count, block),)](grad, upstream, count, BLOCK=block, num_warps=8)
 
 
 def _empty_grad(x: Tensor, dim: int) -> Tensor:
@@ -417,14 +443,6 @@ def _divided(count: int, size: int) -> int:
     return -(-count // size)
 
 
-@lru_cache(maxsize=100)
-def _work_dtype(device: torch.device) -> torch.dtype:
-    """Double, except on devices that have none."""
-    if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:
-        return torch.float32
-    return torch.float64
-
-
 @lru_cache(maxsize=1)
 def _loss_code() -> Any:
     return import_module("beliefmatch.kernels.triton_loss")
@@ -434,7 +452,8 @@ def _measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor:
     z, code = logits.reshape(_sizes(logits.shape, dim)), _dirichlet_code()
     values = torch.empty(_without(logits.shape, dim), dtype=result_dtype(logits.dtype), device=logits.device)
     grid, options = _exact_launch(z)
-    code.measure_kernel[grid](z, values, *z.shape, *z.stride(), MEASURE=_MEASURES[function], **options)
+    with _on_device_of(z):
+        code.measure_kernel[grid](z, values, *z.shape, *z.stride(), MEASURE=_MEASURES[function], **options)
     return values
 
 
@@ -458,9 +477,10 @@ def _run_divergence(
     by_p, by_q = (None if grad is None else grad.view(sizes) for grad in (by_p, by_q))
     strides = (stride for x in (p, q, by_p, by_q) for stride in _strides(x))
     grid, options = _exact_launch(p)
-    _dirichlet_code().divergence_kernel[grid](
-        p, q, values, upstream, by_p, by_q, *sizes, *strides, *limits, **options
-    )
+    with _on_device_of(p):
+        _dirichlet_code().divergence_kernel[grid](
+            p, q, values, upstream, by_p, by_q, *sizes, *strides, *limits, **options
+        )
 
 
 def _exact_launch(z: Tensor) -> tuple[tuple[int], dict[str, Any]]:
@@ -469,7 +489,7 @@ def _exact_launch(z: Tensor) -> tuple[tuple[int], dict[str, Any]]:
     neighbours = inner if inner > 1 else outer
     block = min(_power_of_two(classes), 256)
     rows = max(1, min(256 // block, _power_of_two(neighbours), 32))
-    wide = _loss_code().WIDE[_work_dtype(z.device)]
+    wide = _loss_code().WIDE[work_dtype(z.device)]
     options = {"HAS_INNER": inner > 1, "ROWS": rows, "BLOCK": block, "WIDE": wide, "num_warps": 4}
     return (_programs(outer, inner, rows),), options
 

@@ -565,11 +565,11 @@ def _exact_grad(rows, at, common, k):
 
 
 @triton.jit
-def _mean_weight(counts, counts_stride, class_weight, exists, classes, nothing):
+def _mean_weight(counts, counts_stride, class_weight, exists, classes, nothing, BLOCK: tl.constexpr):
     """The mean class weight of a row's votes; 1 where there are none."""
     votes, weighted = nothing, nothing
-    for start in range(0, classes, 256):
-        k = classes_from(start, 256)
+    for start in range(0, classes, BLOCK):
+        k = classes_from(start, BLOCK)
         some = tl.load(counts + k * counts_stride, mask=exists & (k < classes), other=0.0).to(nothing.dtype)
         votes += total(some)
         weighted += total(some * tl.load(class_weight + k, mask=k < classes, other=0.0).to(nothing.dtype))
@@ -622,7 +622,15 @@ class Call(NamedTuple):
 
 
 @triton.jit
-def _open(call, lanes, HAS_INNER: tl.constexpr, ROWS: tl.constexpr, ALIGN: tl.constexpr, WIDE: tl.constexpr):
+def _open(
+    call,
+    lanes,
+    HAS_INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """What a program reads and writes of the rows that have these numbers in it."""
     classes = call.classes * ALIGN
     i, j, exists = some_rows_of_program(lanes, call.outer, call.inner, HAS_INNER, ROWS)
@@ -651,7 +659,9 @@ def _open(call, lanes, HAS_INNER: tl.constexpr, ROWS: tl.constexpr, ALIGN: tl.co
     if counts is not None:
         counts += aligned * call.counts_outer + j * call.counts_inner
         if call.class_weight is not None:
-            strength *= _mean_weight(counts, call.counts_class, call.class_weight, exists, classes, nothing)
+            strength *= _mean_weight(
+                counts, call.counts_class, call.class_weight, exists, classes, nothing, BLOCK
+            )
     if priors is not None:
         priors += aligned * call.priors_outer + j * call.priors_inner
     if grad is not None:
@@ -689,7 +699,7 @@ def _exact_row(
     BLOCK: tl.constexpr,
 ):
     """One row of a program in the working type; a function of its own, for its many registers."""
-    rows, out = _open(call, tl.zeros((1, 1), tl.int64) + lane, HAS_INNER, ROWS, ALIGN, WIDE)
+    rows, out = _open(call, tl.zeros((1, 1), tl.int64) + lane, HAS_INNER, ROWS, ALIGN, WIDE, BLOCK)
     at = split_rows(rows, BLOCK)
     loss = tl.minimum(tl.maximum(exact_loss(rows, at), 0.0), LARGEST_LOSS)
     loss = tl.where(at.is_number, loss, INFINITY - INFINITY)
@@ -801,7 +811,7 @@ def loss_kernel(
         limit,
     )
     lanes = tl.arange(0, ROWS)[:, None].to(tl.int64)
-    rows, out = _open(call, lanes, HAS_INNER, ROWS, ALIGN, WIDE)
+    rows, out = _open(call, lanes, HAS_INNER, ROWS, ALIGN, WIDE, BLOCK)
     sums = _no_sums(rows, tl.float32 if FITS else WIDE)
     if FITS:
         block = _load_block(rows, 0, BLOCK, UNIT_PRIOR)
