@@ -76,6 +76,51 @@ def test_the_table_for_cleanlab_reads_back_as_the_same_votes(forms, tmp_path):
     assert "annotators" in refusal(cleanlab_table, forms["counts"])
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("index", [None, ["x", "y", "z"]])
+def test_a_frame_of_annotators_as_pandas_writes_it_has_no_annotator_of_its_index(ending, index, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    nan = float("nan")
+    frame = pd.DataFrame({"ann": [1, 0, nan], "bob": [nan, 0, 10], "cyd": [1, 1, 0]}, index=index)
+    path = tmp_path / f"votes.{ending}"
+    getattr(frame, f"to_{ending}")(path)
+    votes = read_votes(path, form="annotators")
+    assert votes.class_names == ("0", "1", "10") and votes.annotators == ("ann", "bob", "cyd")
+    assert votes.items == tuple(index or "012")
+    assert votes.counts.tolist() == [[0, 2, 0], [2, 1, 0], [1, 0, 1]]
+    assert read_votes(path, form="annotators", class_names=["10", "1", "0"]).counts[2].tolist() == [1, 0, 1]
+
+
+def test_an_index_that_pandas_has_written_is_no_class_and_no_annotator_beside_items(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"cat": [3, 0, 1], "dog": [0, 4, 1]})
+    frame.to_csv(tmp_path / "counts.csv")
+    votes = read_votes(tmp_path / "counts.csv", form="counts")
+    assert votes.class_names == ("cat", "dog") and votes.items == ("0", "1", "2") and votes.total == 9
+    pd.read_csv(tmp_path / "counts.csv").to_csv(tmp_path / "again.csv")
+    assert read_votes(tmp_path / "again.csv", form="counts").counts.tolist() == votes.counts.tolist()
+    named = pd.DataFrame({"item": ["a", "b"], "ann": ["cat", "dog"], "bob": ["cat", None]})
+    named.to_csv(tmp_path / "named.csv")
+    votes = read_votes(tmp_path / "named.csv", form="annotators")
+    assert votes.items == ("a", "b") and votes.annotators == ("ann", "bob") and votes.total == 3
+
+
+@pytest.mark.parametrize("empty", ["NA", "nan", "NaN", "<NA>"])
+def test_what_pandas_writes_for_no_vote_is_no_class_unless_it_is_named(empty, tmp_path):
+    path = written(tmp_path / "na.csv", f"item,ann,bob\na,cat,{empty}\nb,{empty},dog\nc,,cat")
+    votes = read_votes(path, form="annotators")
+    assert votes.class_names == ("cat", "dog") and votes.total == 3
+    assert read_votes(path, form="annotators", class_names=["cat", "dog", empty]).total == 5
+
+
+def test_labels_keep_their_fractions_where_one_is_no_whole_number(tmp_path):
+    path = written(tmp_path / "ratings.csv", "item,ann,bob\na,1.0,2.5\nb,2.0,1.0")
+    assert read_votes(path, form="annotators").class_names == ("1.0", "2.0", "2.5")
+    path = written(tmp_path / "whole.csv", long_csv([("a", "p", "1.0"), ("a", "q", "1"), ("b", "p", "0")]))
+    assert read_votes(path).counts.tolist() == [[0, 2], [1, 0]]
+
+
 def test_repeated_votes_have_no_room_in_the_table_for_cleanlab(tmp_path):
     path = written(tmp_path / "twice.csv", long_csv([*ROWS, ("b", "ann", "dog")]))
     message = refusal(cleanlab_table, read_votes(path, repeats=True))

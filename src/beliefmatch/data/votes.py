@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ SPELLINGS = {
 }
 _CALLER = "votes"
 _COUNT_PREFIXES = ("count", "counts", "votes", "n")
+_INDEX = re.compile(r"|Unnamed: 0(\.\d+)?|__index_level_\d+__")  # what pandas calls an index without a name
+_NO_VOTE = frozenset({"NA", "NaN", "nan", "<NA>"})
+_WHOLE = re.compile(r"([+-]?\d+)(\.0*)?")
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,7 @@ def _labels(
     file: ArrayFile, cells: Sequence[Any], class_names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Class names and the class of each label."""
+    cells = _without_fractions(cells, class_names)
     classes = tuple(sorted(set(cells), key=_natural) if class_names is None else class_names)
     places = {name: place for place, name in enumerate(classes)}
     if class_names is not None and not all(cell in places for cell in set(cells)):
@@ -237,6 +242,14 @@ def _labels(
         remedy = "give all classes by `class_names`"
         raise fail(_CALLER, f"`label` must have two classes or more, got {received}; {remedy}.")
     return classes, np.fromiter((places[cell] for cell in cells), np.int64, len(cells))
+
+
+def _without_fractions(cells: Sequence[str], class_names: Sequence[str] | None) -> Sequence[str]:
+    """Labels of which all are whole numbers as such: pandas writes 1.0 for 1 in a column with gaps."""
+    if class_names is not None and any("." in name for name in class_names):
+        return cells
+    whole = {cell: found[1] for cell in set(cells) if (found := _WHOLE.fullmatch(cell))}
+    return [whole[cell] for cell in cells] if len(whole) == len(set(cells)) else cells
 
 
 def _natural(text: str) -> tuple[int, float, str]:
@@ -262,15 +275,19 @@ def _require_single_votes(
 
 
 def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None) -> Votes:
-    item = _column(file, "item", columns, required=False)
-    people = tuple(name for name in file.names if name != item)
+    item = _item_column(file, columns)
+    people = tuple(name for name in file.names if name != item and not _INDEX.fullmatch(name))
     if not people:
         raise fail(_CALLER, f"`path` must have a column for each annotator, got none in {file.path}.")
     cells = _columns(file, people)
     count = len(cells[0])
     items = _item_names(file, item, count)
+    empty = _NO_VOTE - set(class_names or ())
     votes = [
-        (row, who, column[row]) for row in range(count) for who, column in enumerate(cells) if column[row]
+        (row, who, label)
+        for row in range(count)
+        for who, column in enumerate(cells)
+        if (label := column[row]) is not None and label not in empty
     ]
     if not votes:
         raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
@@ -290,6 +307,12 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
         torch.from_numpy(rows),
         recognised,
     )
+
+
+def _item_column(file: TableFile, columns: VoteColumns) -> str | None:
+    """The column of items of a wide table, which may be an index that pandas has written."""
+    item = _column(file, "item", columns, required=False)
+    return item if item is not None else next(filter(_INDEX.fullmatch, file.names), None)
 
 
 def _item_names(file: TableFile, column: str | None, count: int) -> tuple[str, ...]:
@@ -316,8 +339,10 @@ def _count_columns(file: TableFile) -> dict[str, str]:
 
 
 def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None) -> Votes:
-    item = _column(file, "item", columns, required=False)
-    found = _count_columns(file) or {name: name for name in file.names if name != item}
+    item = _item_column(file, columns)
+    found = _count_columns(file) or {
+        name: name for name in file.names if name != item and not _INDEX.fullmatch(name)
+    }
     if class_names is not None:
         missing = [name for name in class_names if name not in found]
         if missing:
