@@ -44,6 +44,14 @@ def test_votes_alone_give_items_record_tables_and_page(files, capsys):
     assert "items are settled" in page and "=img" in page and "Dirichlet" not in page
 
 
+def test_the_columns_that_were_read_and_those_that_were_not_are_named(files, capsys):
+    rows = (files / "votes.csv").read_text().split("\n")
+    (files / "notes.csv").write_text("\n".join([rows[0] + ",note", *(f"{row},x" for row in rows[1:])]))
+    assert main(["votes", "notes.csv", "--out", "out"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "item from task; annotator from worker; label from label. Not read: note." in out
+
+
 def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
     line = ["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--repetitions", "2"]
     assert main([*line, "--multiannotator", "m.csv", "--verbose"]) == 0

@@ -137,6 +137,58 @@ def test_class_names_leave_out_columns_without_votes_alone(prefix, form, tmp_pat
     assert "`class_names`" in message and f"'{prefix}c'" in message
 
 
+@pytest.mark.parametrize("heading", ["item,count_cat,count_dog,count_total", "item,total,cat,dog"])
+def test_a_column_that_is_the_sum_of_the_others_is_no_class(heading, tmp_path):
+    rows = [("a", 3, 2), ("b", 0, 5), ("c", 4, 1)]
+    ordered = [(a, 5, x, y) if ",total," in heading else (a, x, y, 5) for a, x, y in rows]
+    text = "\n".join([heading, *(",".join(map(str, row)) for row in ordered)])
+    path = written(tmp_path / "total.csv", text)
+    message = refusal(read_votes, path, form="counts")
+    assert "total'" in message and "`class_names`" in message
+    votes = read_votes(path, form="counts", class_names=["cat", "dog"])
+    assert votes.counts.tolist() == [[3, 2], [0, 5], [4, 1]]
+    assert votes.recognised is not None and "total" in votes.recognised["not read"]
+    assert read_votes(path, form="counts", class_names=["cat", "dog", "total"]).total == 30
+
+
+def test_a_sum_in_one_row_alone_is_a_class(tmp_path):
+    path = written(tmp_path / "c.csv", "item,count_a,count_b,count_c\nx,2,1,1\ny,0,0,0\nz,1,1,1")
+    assert read_votes(path).class_names == ("a", "b", "c")
+    path = written(tmp_path / "c.csv", "item,count_a,count_b,count_c\nx,2,1,1\ny,0,0,0")
+    assert read_votes(path).class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("name", ["count", "N", "votes", "n_votes"])
+def test_a_long_table_may_say_how_many_votes_each_row_stands_for(name, tmp_path):
+    path = written(tmp_path / "sums.csv", f"item,label,{name},note\na,cat,4,x\na,dog,1,y\nb,dog,2.0,z")
+    votes = read_votes(path)
+    assert votes.counts.tolist() == [[4, 1], [0, 2]] and votes.rows is None
+    assert votes.recognised == {"item": "item", "label": "label", "counts": name, "not read": "note"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "item,label,count\na,cat,3\na,cat,3\na,dog,3",  # the number of votes of the item beside each vote
+        "item,annotator,label,weight\na,p,cat,2\na,q,dog,1",
+        "item,label,count,weight\na,cat,2,3\na,dog,1,1",
+        "item,label,count\na,cat,2\na,dog,",
+        "item,label,weight\na,cat,0.5\na,dog,1.5",
+        "item,label,count\na,cat,0\na,dog,0",
+    ],
+)
+def test_numbers_of_votes_in_a_long_table_are_never_ignored(text, tmp_path):
+    message = refusal(read_votes, written(tmp_path / "sums.csv", text))
+    assert "`path`" in message or ("`counts`" in message and "row" in message)
+
+
+def test_texts_and_ones_beside_single_votes_change_nothing(tmp_path):
+    text = "item,annotator,label,n,votes\na,p,cat,1,cat dog\na,q,dog,1,\nb,p,dog,1,dog"
+    votes = read_votes(written(tmp_path / "ones.csv", text))
+    assert votes.total == 3
+    assert votes.recognised is not None and votes.recognised["not read"] == "n, votes"
+
+
 def test_numbers_are_labels_in_the_order_of_their_values(tmp_path):
     rows = [("x", "p", "10"), ("x", "q", "9"), ("y", "p", "2")]
     assert read_votes(written(tmp_path / "n.csv", long_csv(rows))).class_names == ("2", "9", "10")

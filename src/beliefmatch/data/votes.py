@@ -3,6 +3,7 @@
 | form       | a row is        | columns                                                           |
 |------------|-----------------|-------------------------------------------------------------------|
 | long       | one vote        | item, annotator (optional) and label                              |
+|            | equal votes     | item, label and a number of votes, such as count or votes         |
 | annotators | one item        | one for each annotator, empty where there is no vote (cleanlab's) |
 | counts     | one item        | one for each class, with its number of votes                      |
 """
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.data.formats import ArrayFile, TableFile, open_arrays
+from beliefmatch.data.formats import ArrayFile, TableFile, is_number, open_arrays
 
 __all__ = ["FORMS", "VoteColumns", "Votes", "cleanlab_table", "names_in", "read_votes"]
 
@@ -32,6 +33,8 @@ SPELLINGS = {
     "label": ("label", "vote", "answer", "class", "response", "annotation", "rating"),
 }
 _CALLER = "votes"
+_SHOWN = 8  # columns listed in a role
+_NUMBERS = ("count", "counts", "n", "votes", "n_votes", "num_votes", "weight")
 _COUNT_PREFIXES = ("count", "counts", "votes", "n")
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)?|__index_level_\d+__")  # what pandas calls an index without a name
 _NO_VOTE = frozenset({"NA", "NaN", "nan", "<NA>"})
@@ -63,7 +66,7 @@ class Votes:
         annotators: Names of the annotators; none where the votes are anonymous.
         rows: Item, annotator and class of each vote, shape (V, 3), in the order of the file; none where the
             votes are anonymous.
-        recognised: The column of each role.
+        recognised: The columns of each role, and those that were not read.
     """
 
     source: str
@@ -198,24 +201,52 @@ def _read_long(
 ) -> Votes:
     names = {role: _column(file, role, columns, required=role != "annotator") for role in SPELLINGS}
     used = {role: name for role, name in names.items() if name is not None}
-    found = dict(zip(used, _columns(file, [*used.values()]), strict=True))
-    for role, cells in found.items():
-        if None in cells:
-            row = cells.index(None) + 1
+    numbers = [name for name in file.names if name.lower() in _NUMBERS and name not in used.values()]
+    cells = dict(zip([*used.values(), *numbers], _columns(file, [*used.values(), *numbers]), strict=True))
+    found = {role: cells[name] for role, name in used.items()}
+    for role, held in found.items():
+        if None in held:
+            row = held.index(None) + 1
             raise fail(_CALLER, f"`{role}` must be in every row of {file.path}, got none in row {row}.")
     items, item_ids = _ids(found["item"])
     if not items:
         raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
     classes, labels = _labels(file, found["label"], class_names)
     counts = np.zeros((len(items), len(classes)))
-    np.add.at(counts, (item_ids, labels), 1)
     rows, people = None, ()
+    many = {name: times for name in numbers if (times := _times(file, name, cells[name])) is not None}
+    if many:
+        is_single = "annotator" in found or len(set(zip(item_ids, labels, strict=True))) < len(labels)
+        if is_single or len(many) > 1:
+            expected = "a row for each vote, or one for each item and label with their number"
+            received = f"single votes with numbers in {_listed([*many])} of {file.path}"
+            remedy = "rename the column if it is no number of votes, or add them up for each item and label"
+            raise fail(_CALLER, f"`path` must have {expected}, got {received}; {remedy}.")
+        used["counts"], times = many.popitem()
+        counts[item_ids, labels] = times
+        _require_counts(file, torch.from_numpy(counts))
+    else:
+        np.add.at(counts, (item_ids, labels), 1)
     if "annotator" in found:
         people, annotator_ids = _ids(found["annotator"])
         if not repeats:
             _require_single_votes(file, items, people, item_ids, annotator_ids)
         rows = torch.from_numpy(np.stack([item_ids, annotator_ids, labels], 1))
-    return Votes(f"{file.path}", "long", items, classes, torch.from_numpy(counts), people, rows, used)
+    source, recognised = f"{file.path}", _recognised(file, {**used})
+    return Votes(source, "long", items, classes, torch.from_numpy(counts), people, rows, recognised)
+
+
+def _times(file: TableFile, name: str, cells: Sequence[str | None]) -> np.ndarray | None:
+    """How many votes each row stands for; None where the column is text, or 1 in every row."""
+    if not any(cell is not None and is_number(cell) for cell in cells):
+        return None
+    for row, cell in enumerate(cells, 1):
+        if cell is None or not is_number(cell) or not float(cell).is_integer() or float(cell) < 0:
+            received = f"{cell or 'none'} in row {row} of {name!r}"
+            remedy = "rename the column if it is no number of votes"
+            raise fail(_CALLER, f"`counts` of {file.path} must be whole numbers, got {received}; {remedy}.")
+    times = np.array(cells, dtype=np.float64)
+    return None if (times == 1).all() else times
 
 
 def _ids(cells: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -295,7 +326,7 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
     rows = np.stack([[row for row, *_ in votes], [who for _, who, _ in votes], labels], 1)
     counts = np.zeros((count, len(classes)))
     np.add.at(counts, (rows[:, 0], labels), 1)
-    recognised = {} if item is None else {"item": item}
+    recognised = _recognised(file, {"item": item, "annotators": people})
     source = f"{file.path}"
     return Votes(
         source,
@@ -348,27 +379,62 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
         if missing:
             fact = f"must have a column for each class, got none for {missing[0]!r}"
             raise fail(_CALLER, f"`path` {fact} in {file.path}.")
-        _require_no_votes(file, [column for name, column in found.items() if name not in class_names])
+        others = [column for name, column in found.items() if name not in class_names]
         found = {name: found[name] for name in class_names}
+        _require_no_votes(file, others, list(found.values()))
     if len(found) < 2:
         raise fail(_CALLER, f"`path` must have a column of counts for two classes or more, got {len(found)}.")
     values = file.load(list(found.values()))
     if not isinstance(values, Tensor):
         raise fail(_CALLER, f"`path` must hold whole numbers as counts, got text in {file.path}.")
     counts = _require_counts(file, values)
-    recognised = {"counts": ", ".join(list(found.values())[:8])} | ({} if item is None else {"item": item})
+    if class_names is None:
+        _require_no_total(file, list(found.values()), counts)
+    recognised = _recognised(file, {"item": item, "counts": list(found.values())})
     items = _item_names(file, item, len(counts))
     return Votes(f"{file.path}", "counts", items, tuple(found), counts, recognised=recognised)
 
 
-def _require_no_votes(file: TableFile, columns: Sequence[str]) -> None:
-    """Columns of counts outside the classes must not hold votes, which would be lost; texts are no counts."""
+def _require_no_votes(file: TableFile, columns: Sequence[str], classes: Sequence[str]) -> None:
+    """Columns of counts outside the classes must not hold votes, which would be lost.
+
+    Texts are no counts, and the sum of the classes holds no votes of its own.
+    """
     for column in columns:
         values = file.load([column])
         if isinstance(values, Tensor) and ((values > 0) & (values == values.round())).any():
+            counts = file.load(classes)
+            if isinstance(counts, Tensor) and (counts.reshape(len(values), -1).sum(1) == values).all():
+                continue
             expected = f"name every column with votes in {file.path}"
             remedy = "add the class, or leave the column out of the file"
             raise fail(_CALLER, f"`class_names` must {expected}, got none for {column!r}; {remedy}.")
+
+
+def _require_no_total(file: TableFile, columns: Sequence[str], counts: Tensor) -> None:
+    """A column that is the sum of the others in every row counts every vote twice; it is no class."""
+    voted = counts[counts.any(1)]
+    if counts.shape[1] < 3 or len(voted) < 2:
+        return
+    is_total = (2 * voted == voted.sum(1, keepdim=True)).all(0)
+    if is_total.any():
+        name = columns[int(is_total.nonzero()[0])]
+        received = f"the sum of all others in {name!r} of {file.path}"
+        remedy = "leave the column out of the file, or name the classes by `class_names`"
+        raise fail(_CALLER, f"`path` must have a column of counts for each class, got {received}; {remedy}.")
+
+
+def _recognised(file: ArrayFile, roles: dict[str, str | Sequence[str] | None]) -> dict[str, str]:
+    """The columns of each role, and those that were not read."""
+    columns = {role: [one] if isinstance(one, str) else [*(one or ())] for role, one in roles.items()}
+    read = {name for held in columns.values() for name in held}
+    columns["not read"] = [name for name in file.names if name not in read]
+    return {role: _listed(held) for role, held in columns.items() if held}
+
+
+def _listed(names: Sequence[str]) -> str:
+    others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(name or "the index" for name in names[:_SHOWN]) + others
 
 
 def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Votes:
@@ -386,7 +452,10 @@ def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Vot
     if items is not None and len(items) != len(counts):
         raise fail(_CALLER, f"`items` of {file.path} must name {len(counts)} items, got {len(items)}.")
     items = items if items is not None else [f"{row}" for row in range(len(counts))]
-    return Votes(f"{file.path}", "counts", tuple(items), classes, counts, recognised={"counts": field.name})
+    used = {"item": "items", "class names": "class_names"}
+    roles = {role: name for role, name in used.items() if name in file.names}
+    recognised = _recognised(file, {**roles, "counts": field.name})
+    return Votes(f"{file.path}", "counts", tuple(items), classes, counts, recognised=recognised)
 
 
 def _text_array(file: ArrayFile, name: str) -> list[str] | None:
