@@ -107,6 +107,9 @@ def read_votes(
     Raises:
         ValueError: In one line, for a file that cannot be read or does not hold votes.
     """
+    if class_names is not None and len(set(class_names)) < len(class_names):
+        twice = next(name for name in class_names if class_names.count(name) > 1)
+        raise fail(_CALLER, f"`class_names` must be distinct, got {twice!r} twice.")
     file = open_arrays(path, caller=_CALLER)
     if isinstance(file, TableFile):
         form = _form_of(file, columns) if form == "auto" else form
@@ -346,24 +349,38 @@ def _item_column(file: TableFile, columns: VoteColumns) -> str | None:
     return item if item is not None else next(filter(_INDEX.fullmatch, file.names), None)
 
 
-def _item_names(file: TableFile, column: str | None, count: int) -> tuple[str, ...]:
+def _item_names(file: ArrayFile, column: str | None, count: int) -> tuple[str, ...]:
     if column is None:
         return tuple(f"{row}" for row in range(count))
-    names = [name if name is not None else "" for name in names_in(file, column)]
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise fail(_CALLER, f"`item` must name each row of {file.path} once, got {twice!r} twice.")
-    return tuple(names)
+    names = names_in(file, column)
+    if len(names) != count:
+        raise fail(_CALLER, f"`items` of {file.path} must name {count} items, got {len(names)}.")
+    return _distinct(file, names, column, "item")
+
+
+def _distinct(file: ArrayFile, names: Sequence[str | None], column: str, role: str) -> tuple[str, ...]:
+    """Names of items or classes, of which none is empty or repeated."""
+    rows = dict[str, int]()
+    for row, name in enumerate(names, 1):
+        if name is None:
+            received = f"none in row {row} of {column!r}"
+            raise fail(_CALLER, f"`{role}` must be in every row of {file.path}, got {received}.")
+        if rows.setdefault(name, row) != row:
+            received = f"{name!r} in rows {rows[name]} and {row} of {column!r}"
+            raise fail(_CALLER, f"`{role}` must differ between the rows of {file.path}, got {received}.")
+    return tuple(rows)
 
 
 def _count_columns(file: TableFile) -> dict[str, str]:
     """Columns such as count_cat, by the name of the class."""
     for prefix in _COUNT_PREFIXES:
-        found = {
-            name[len(prefix) + 1 :]: name
-            for name in file.names
-            if name.lower().startswith((f"{prefix}_", f"{prefix}.", f"{prefix} ")) and name[len(prefix) + 1 :]
-        }
+        starts = tuple(f"{prefix}{mark}" for mark in "_. ")
+        columns = [name for name in file.names if name.lower().startswith(starts) and name[len(prefix) + 1 :]]
+        found = dict[str, str]()
+        for name in columns:
+            if found.setdefault(name[len(prefix) + 1 :], name) != name:
+                twice = f"{found[name[len(prefix) + 1 :]]!r} and {name!r}"
+                raise fail(_CALLER, f"`path` must have one column for a class, got {twice} in {file.path}.")
         if found:
             return found
     return {}
@@ -442,26 +459,17 @@ def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Vot
     if field is None:
         raise file.missing("counts", ("counts", "votes"))
     counts = _require_counts(file, field.numbers())
-    names = _text_array(file, "class_names")
-    names = class_names if class_names is not None else names
-    if names is not None and len(names) != counts.shape[1]:
+    if class_names is None and "class_names" in file.names:
+        class_names = _distinct(file, names_in(file, "class_names"), "class_names", "class_names")
+    if class_names is not None and len(class_names) != counts.shape[1]:
         expected = f"one for each of the {counts.shape[1]} classes of {file.path}"
-        raise fail(_CALLER, f"`class_names` must be {expected}, got {len(names)}.")
-    classes = tuple(names) if names is not None else tuple(f"{k}" for k in range(counts.shape[1]))
-    items = _text_array(file, "items")
-    if items is not None and len(items) != len(counts):
-        raise fail(_CALLER, f"`items` of {file.path} must name {len(counts)} items, got {len(items)}.")
-    items = items if items is not None else [f"{row}" for row in range(len(counts))]
+        raise fail(_CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
+    classes = tuple(class_names or (f"{k}" for k in range(counts.shape[1])))
+    items = _item_names(file, "items" if "items" in file.names else None, len(counts))
     used = {"item": "items", "class names": "class_names"}
     roles = {role: name for role, name in used.items() if name in file.names}
     recognised = _recognised(file, {**roles, "counts": field.name})
-    return Votes(f"{file.path}", "counts", tuple(items), classes, counts, recognised=recognised)
-
-
-def _text_array(file: ArrayFile, name: str) -> list[str] | None:
-    if name not in file.names:
-        return None
-    return [text if text is not None else "" for text in names_in(file, name)]
+    return Votes(f"{file.path}", "counts", items, classes, counts, recognised=recognised)
 
 
 def _require_counts(file: ArrayFile, values: Tensor) -> Tensor:
