@@ -236,6 +236,44 @@ def test_what_is_no_table_of_votes_is_refused_by_name(text, options, argument, t
     assert f"`{argument}`" in refusal(read_votes, written(tmp_path / "bad.csv", text), **options)
 
 
+@pytest.mark.parametrize("bad", ["-1", "0.5", "nan", "inf", "1e300"])
+def test_a_number_that_counts_nothing_is_named_by_row_and_column(bad, tmp_path):
+    path = written(tmp_path / "bad.csv", f"item,count_a,count_b\nx,1,2\ny,0,{bad}")
+    message = refusal(read_votes, path)
+    assert "row 2 of 'count_b'" in message and len(message) < 200
+    path = written(tmp_path / "sums.csv", f"item,label,count\nx,a,1\nx,b,{bad}")
+    message = refusal(read_votes, path)
+    assert "row 2 of 'count'" in message and len(message) < 250
+    counts = np.ones((2, 3))
+    counts[1, 2] = float(bad)
+    np.savez(tmp_path / "bad.npz", counts=counts)
+    assert "row 2, column 3" in refusal(read_votes, tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
+def test_lists_and_dicts_are_no_labels(value, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    table = pa.table({"item": ["a", "b"], "label": [None, value]})
+    pq.write_table(table, tmp_path / "nested.parquet")
+    message = refusal(read_votes, tmp_path / "nested.parquet")
+    assert "`path`" in message and type(value).__name__ in message and "row 2 of 'label'" in message
+
+
+def test_tabs_are_read_from_tsv_and_other_endings_are_refused_with_those_that_are_read(tmp_path):
+    text = long_csv().replace(",", "\t")
+    assert read_votes(written(tmp_path / "v.tsv", text)).counts.tolist() == COUNTS
+    message = refusal(read_votes, written(tmp_path / "v.txt", text))
+    assert ".csv, .tsv, .parquet or .npz, got" in message
+    assert "no file" in refusal(read_votes, tmp_path / "missing.tsv")
+
+
+@pytest.mark.parametrize("form", ["auto", "long", "annotators", "counts"])
+def test_an_empty_file_holds_no_votes(form, tmp_path):
+    assert "got nothing in" in refusal(read_votes, written(tmp_path / "empty.csv", ""), form=form)
+
+
 def test_the_rows_of_items_that_are_empty_or_repeated_are_named_among_many(tmp_path):
     rows = [f"x{i},1,{i % 2}" for i in range(100_000)]
     text = "\n".join(["item,count_a,count_b", *rows])

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.data.formats import ArrayFile, TableFile, is_number, open_arrays
+from beliefmatch.data.formats import (
+    ArrayFile,
+    CsvFile,
+    NpzFile,
+    ParquetFile,
+    TableFile,
+    is_number,
+    open_arrays,
+)
 
 __all__ = ["FORMS", "VoteColumns", "Votes", "cleanlab_table", "names_in", "read_votes"]
 
@@ -34,9 +42,11 @@ SPELLINGS = {
 }
 _CALLER = "votes"
 _SHOWN = 8  # columns listed in a role
+_FORMATS = {".csv": CsvFile, ".tsv": CsvFile, ".parquet": ParquetFile, ".npz": NpzFile}
 _NUMBERS = ("count", "counts", "n", "votes", "n_votes", "num_votes", "weight")
 _COUNT_PREFIXES = ("count", "counts", "votes", "n")
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)?|__index_level_\d+__")  # what pandas calls an index without a name
+_MOST_VOTES = 1e9  # of an item for a class: sums of them are exact in double precision
 _NO_VOTE = frozenset({"NA", "NaN", "nan", "<NA>"})
 _WHOLE = re.compile(r"([+-]?\d+)(\.0*)?")
 
@@ -92,7 +102,7 @@ def read_votes(
     class_names: Sequence[str] | None = None,
     repeats: bool = False,
 ) -> Votes:
-    """Read votes from .csv or .parquet, or counts also from .npz.
+    """Read votes from .csv, .tsv or .parquet, or counts also from .npz.
 
     Args:
         path: The file.
@@ -110,7 +120,9 @@ def read_votes(
     if class_names is not None and len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if class_names.count(name) > 1)
         raise fail(_CALLER, f"`class_names` must be distinct, got {twice!r} twice.")
-    file = open_arrays(path, caller=_CALLER)
+    file = open_arrays(path, caller=_CALLER, formats=_FORMATS)
+    if not file.names:
+        raise fail(_CALLER, f"`path` must hold votes, got nothing in {path}.")
     if isinstance(file, TableFile):
         form = _form_of(file, columns) if form == "auto" else form
         if form == "long":
@@ -178,8 +190,14 @@ def _columns(file: TableFile, names: Sequence[str]) -> list[list[str | None]]:
     found: list[list[str | None]] = [[] for _ in names]
     texts = [_Texts() for _ in names]
     for chunk in file.chunks(names):
-        for column, known, cells in zip(found, texts, chunk, strict=True):
-            column += [known[cell] for cell in cells]
+        for name, column, known, cells in zip(names, found, texts, chunk, strict=True):
+            try:
+                column += [known[cell] for cell in cells]
+            except TypeError:  # lists and dicts, of which Parquet has columns, have no hash
+                row = next(row for row, cell in enumerate(cells) if isinstance(cell, list | dict))
+                received = f"a {type(cells[row]).__name__} in row {len(column) + row + 1} of {name!r}"
+                fact = f"`path` must hold numbers or text in {file.path}, got {received}."
+                raise fail(_CALLER, fact) from None
     return found
 
 
@@ -227,7 +245,6 @@ def _read_long(
             raise fail(_CALLER, f"`path` must have {expected}, got {received}; {remedy}.")
         used["counts"], times = many.popitem()
         counts[item_ids, labels] = times
-        _require_counts(file, torch.from_numpy(counts))
     else:
         np.add.at(counts, (item_ids, labels), 1)
     if "annotator" in found:
@@ -244,11 +261,15 @@ def _times(file: TableFile, name: str, cells: Sequence[str | None]) -> np.ndarra
     if not any(cell is not None and is_number(cell) for cell in cells):
         return None
     for row, cell in enumerate(cells, 1):
-        if cell is None or not is_number(cell) or not float(cell).is_integer() or float(cell) < 0:
-            received = f"{cell or 'none'} in row {row} of {name!r}"
+        number = float(cell) if cell is not None and is_number(cell) else -1.0
+        if not number.is_integer() or not 0 <= number <= _MOST_VOTES:
+            received = f"{'nothing' if cell is None else repr(cell[:40])} in row {row} of {name!r}"
             remedy = "rename the column if it is no number of votes"
-            raise fail(_CALLER, f"`counts` of {file.path} must be whole numbers, got {received}; {remedy}.")
+            expected = f"whole numbers from 0 to {_MOST_VOTES:g}"
+            raise fail(_CALLER, f"`counts` of {file.path} must be {expected}, got {received}; {remedy}.")
     times = np.array(cells, dtype=np.float64)
+    if not times.any():
+        raise fail(_CALLER, f"`path` must hold votes, got none in {name!r} of {file.path}.")
     return None if (times == 1).all() else times
 
 
@@ -404,7 +425,7 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
     values = file.load(list(found.values()))
     if not isinstance(values, Tensor):
         raise fail(_CALLER, f"`path` must hold whole numbers as counts, got text in {file.path}.")
-    counts = _require_counts(file, values)
+    counts = _require_counts(file, values, list(found.values()))
     if class_names is None:
         _require_no_total(file, list(found.values()), counts)
     recognised = _recognised(file, {"item": item, "counts": list(found.values())})
@@ -472,15 +493,18 @@ def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Vot
     return Votes(f"{file.path}", "counts", items, classes, counts, recognised=recognised)
 
 
-def _require_counts(file: ArrayFile, values: Tensor) -> Tensor:
-    """Whole numbers (N, K), N at least 1 and K at least 2, with some vote."""
+def _require_counts(file: ArrayFile, values: Tensor, columns: Sequence[str] = ()) -> Tensor:
+    """Whole numbers (N, K), N at least 1 and K at least 2, with some vote; the columns are for the error."""
     if values.dim() != 2 or values.shape[1] < 2 or not len(values):
         raise fail(_CALLER, f"`counts` of {file.path} must have shape (N, K), got {tuple(values.shape)}.")
     counts = values.double()
-    is_whole = counts.isfinite() & (counts >= 0) & (counts == counts.round())
-    if not is_whole.all():
-        first = counts[~is_whole][0].item()
-        raise fail(_CALLER, f"`counts` of {file.path} must be whole numbers, got {first!r}.")
+    is_count = (counts >= 0) & (counts <= _MOST_VOTES) & (counts == counts.round())
+    if not is_count.all():
+        row, column = (~is_count).nonzero()[0].tolist()
+        place = f"row {row + 1} of {columns[column]!r}" if columns else f"row {row + 1}, column {column + 1}"
+        expected = f"whole numbers from 0 to {_MOST_VOTES:g}"
+        received = f"{counts[row, column].item():g} in {place}"
+        raise fail(_CALLER, f"`counts` of {file.path} must be {expected}, got {received}.")
     if not counts.any():
         raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
     return counts
