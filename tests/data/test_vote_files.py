@@ -1,12 +1,13 @@
 """Files of votes: three forms of one table give the same counts, and what is no vote is refused."""
 
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
-from beliefmatch.data.votes import VoteColumns, cleanlab_table, read_votes
+from beliefmatch.data.votes import VoteColumns, Votes, cleanlab_table, read_votes
 from refusals import refusal
 
 ROWS = [
@@ -121,6 +122,28 @@ def test_labels_keep_their_fractions_where_one_is_no_whole_number(tmp_path):
     assert read_votes(path, form="annotators").class_names == ("1.0", "2.0", "2.5")
     path = written(tmp_path / "whole.csv", long_csv([("a", "p", "1.0"), ("a", "q", "1"), ("b", "p", "0")]))
     assert read_votes(path).counts.tolist() == [[0, 2], [1, 0]]
+
+
+def test_the_table_for_cleanlab_is_made_a_row_at_a_time():
+    items, people = 4000, 500
+    rows = torch.stack([torch.arange(items), torch.arange(items) % people, torch.arange(items) % 2], 1)
+    votes = Votes(
+        source="v.csv",
+        form="long",
+        items=tuple(f"i{row}" for row in range(items)),
+        class_names=("a", "b"),
+        counts=torch.nn.functional.one_hot(rows[:, 2]).double(),
+        annotators=tuple(f"p{one}" for one in range(people)),
+        rows=rows.flip(0),
+    )
+    tracemalloc.start()
+    heading, table = cleanlab_table(votes)
+    filled = [[row[0], *((at, cell) for at, cell in enumerate(row[1:]) if cell)] for row in table]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(heading) == 1 + people and len(table) == items
+    assert filled == [[f"i{row}", (row % people, f"{row % 2}")] for row in range(items)]
+    assert peak < 5e6  # the cells alone take 16 MB
 
 
 def test_repeated_votes_have_no_room_in_the_table_for_cleanlab(tmp_path):

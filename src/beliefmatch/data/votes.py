@@ -135,22 +135,41 @@ def read_votes(
     return _read_count_array(file, class_names)
 
 
-def cleanlab_table(votes: Votes) -> tuple[list[str], list[list[str]]]:
+def cleanlab_table(votes: Votes) -> tuple[list[str], Sequence[list[str]]]:
     """Heading and rows of cleanlab's `labels_multiannotator`: one row an item, one column an annotator.
 
     Cells hold class ids and are empty where there is no vote; the heading begins with "item". A cell has room
-    for one vote: repeated votes of an annotator for an item are refused.
+    for one vote: repeated votes of an annotator for an item are refused. Rows are made one at a time.
     """
     if votes.rows is None:
         raise fail(_CALLER, "`multiannotator` needs votes with annotators, got counts without them.")
-    cells = [[""] * len(votes.annotators) for _ in votes.items]
-    for item, annotator, label in votes.rows.tolist():
-        if cells[item][annotator]:
-            expected = "one vote of an annotator for an item, the room of a cell"
-            received = f"several of {votes.annotators[annotator]!r} for {votes.items[item]!r}"
-            raise fail(_CALLER, f"`multiannotator` needs {expected}, got {received}.")
-        cells[item][annotator] = f"{label}"
-    return ["item", *votes.annotators], [[i, *row] for i, row in zip(votes.items, cells, strict=True)]
+    rows = votes.rows.numpy()
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    twice = (rows[1:, :2] == rows[:-1, :2]).all(1).nonzero()[0]
+    if len(twice):
+        item, annotator, _ = rows[twice[0]]
+        expected = "one vote of an annotator for an item, the room of a cell"
+        received = f"several of {votes.annotators[annotator]!r} for {votes.items[item]!r}"
+        raise fail(_CALLER, f"`multiannotator` needs {expected}, got {received}.")
+    return ["item", *votes.annotators], _CleanlabRows(votes, rows)
+
+
+class _CleanlabRows(Sequence[list[str]]):
+    """Rows of the table for cleanlab, made one at a time: most cells are empty, and all together take much memory."""
+
+    def __init__(self, votes: Votes, rows: np.ndarray) -> None:
+        self._votes, self._rows = votes, rows
+        self._bounds = np.searchsorted(rows[:, 0], np.arange(len(votes.items) + 1))
+
+    def __len__(self) -> int:
+        return len(self._votes.items)
+
+    def __getitem__(self, item: Any) -> Any:
+        item = range(len(self))[item]
+        name, cells = self._votes.items[item], [""] * len(self._votes.annotators)
+        for _, annotator, label in self._rows[self._bounds[item] : self._bounds[item + 1]].tolist():
+            cells[annotator] = f"{label}"
+        return [name, *cells]
 
 
 def _form_of(file: TableFile, columns: VoteColumns) -> Form:
