@@ -2,6 +2,9 @@
 
 import csv
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +66,23 @@ def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
         heading, *rows = csv.reader(file)
     assert len(heading) == 7 and len(rows) == 60
     assert sum(cell != "" for row in rows for cell in row[1:]) == record["votes"]
+
+
+def test_the_commands_and_items_of_the_how_to_page_are_those_of_the_program(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/how-to/votes.md").read_text(encoding="utf-8")
+    table, _, items = re.findall(r"```text.*?\n(.*?)```", page, re.DOTALL)
+    commands = [shlex.split(line) for line in re.findall(r"^beliefmatch (votes .*)$", page, re.MULTILINE)]
+    assert main(["votes", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [word for line in commands for word in line if word.startswith("--") and word not in shown] == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "votes.csv").write_text(table)
+    assert main(commands[0]) == 0
+    written = (tmp_path / "runs/votes/items.csv").read_text()
+    number = r"\d+\.\d+"
+    assert re.sub(number, "", written) == re.sub(number, "", items)
+    found, expected = (list(map(float, re.findall(number, text))) for text in (written, items))
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_report_rebuilds_the_page_from_the_record(files, capsys):

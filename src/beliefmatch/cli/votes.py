@@ -105,6 +105,7 @@ def votes(
 def _columns_read(record: VotesRecord) -> str:
     """Which columns were taken for what: a mistake there changes every number."""
     roles = dict(record.recognised)
-    unread = roles.pop("not read", "")
+    unread = roles.pop("not read", None)
     read = "; ".join(f"{role} from {names}" for role, names in roles.items())
-    return f"Columns of the form {record.form}: {read}. Not read: {unread or 'none'}."
+    rest = f"Not read: {unread}" if unread else "All were read"
+    return f"Columns of the form {record.form}: {read}. {rest}."

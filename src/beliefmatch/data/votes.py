@@ -155,7 +155,7 @@ def cleanlab_table(votes: Votes) -> tuple[list[str], Sequence[list[str]]]:
 
 
 class _CleanlabRows(Sequence[list[str]]):
-    """Rows of the table for cleanlab, made one at a time: most cells are empty, and all together take much memory."""
+    """Rows of the table for cleanlab, made one at a time: together they are mostly empty cells."""
 
     def __init__(self, votes: Votes, rows: np.ndarray) -> None:
         self._votes, self._rows = votes, rows
