@@ -273,6 +273,15 @@ def test_a_number_that_counts_nothing_is_named_by_row_and_column(bad, tmp_path):
     assert "row 2, column 3" in refusal(read_votes, tmp_path / "bad.npz")
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_count_that_is_missing_is_named_by_row_and_column(ending, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"item": ["a", "b"], "count_x": [1, 2], "count_y": [0, None]})
+    getattr(frame, f"to_{ending}")(tmp_path / f"gap.{ending}", index=False)
+    assert "row 2 of 'count_y'" in refusal(read_votes, tmp_path / f"gap.{ending}")
+
+
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_lists_and_dicts_are_no_labels(value, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")

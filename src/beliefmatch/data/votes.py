@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._errors import ArgumentError
 from beliefmatch._validate import fail
 from beliefmatch.data.formats import (
     ArrayFile,
@@ -441,7 +442,11 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
         _require_no_votes(file, others, list(found.values()))
     if len(found) < 2:
         raise fail(_CALLER, f"`path` must have a column of counts for two classes or more, got {len(found)}.")
-    values = file.load(list(found.values()))
+    try:
+        values = file.load(list(found.values()))
+    except ArgumentError:
+        _require_no_gaps(file, list(found.values()))
+        raise
     if not isinstance(values, Tensor):
         raise fail(_CALLER, f"`path` must hold whole numbers as counts, got text in {file.path}.")
     counts = _require_counts(file, values, list(found.values()))
@@ -450,6 +455,13 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
     recognised = _recognised(file, {"item": item, "counts": list(found.values())})
     items = _item_names(file, item, len(counts))
     return Votes(f"{file.path}", "counts", items, tuple(found), counts, recognised=recognised)
+
+
+def _require_no_gaps(file: TableFile, columns: Sequence[str]) -> None:
+    for name, cells in zip(columns, _columns(file, columns), strict=True):
+        if None in cells:
+            received = f"nothing in row {cells.index(None) + 1} of {name!r}"
+            raise fail(_CALLER, f"`counts` of {file.path} must be whole numbers, got {received}; write 0.")
 
 
 def _require_no_votes(file: TableFile, columns: Sequence[str], classes: Sequence[str]) -> None:
