@@ -2,6 +2,9 @@
 
 import csv
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +47,14 @@ def test_votes_alone_give_items_record_tables_and_page(files, capsys):
     assert "items are settled" in page and "=img" in page and "Dirichlet" not in page
 
 
+def test_the_columns_that_were_read_and_those_that_were_not_are_named(files, capsys):
+    rows = (files / "votes.csv").read_text().split("\n")
+    (files / "notes.csv").write_text("\n".join([rows[0] + ",note", *(f"{row},x" for row in rows[1:])]))
+    assert main(["votes", "notes.csv", "--out", "out"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "item from task; annotator from worker; label from label. Not read: note." in out
+
+
 def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
     line = ["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--repetitions", "2"]
     assert main([*line, "--multiannotator", "m.csv", "--verbose"]) == 0
@@ -55,6 +66,23 @@ def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
         heading, *rows = csv.reader(file)
     assert len(heading) == 7 and len(rows) == 60
     assert sum(cell != "" for row in rows for cell in row[1:]) == record["votes"]
+
+
+def test_the_commands_and_items_of_the_how_to_page_are_those_of_the_program(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/how-to/votes.md").read_text(encoding="utf-8")
+    table, _, items = re.findall(r"```text.*?\n(.*?)```", page, re.DOTALL)
+    commands = [shlex.split(line) for line in re.findall(r"^beliefmatch (votes .*)$", page, re.MULTILINE)]
+    assert main(["votes", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [word for line in commands for word in line if word.startswith("--") and word not in shown] == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "votes.csv").write_text(table)
+    assert main(commands[0]) == 0
+    written = (tmp_path / "runs/votes/items.csv").read_text()
+    number = r"\d+\.\d+"
+    assert re.sub(number, "", written) == re.sub(number, "", items)
+    found, expected = (list(map(float, re.findall(number, text))) for text in (written, items))
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_report_rebuilds_the_page_from_the_record(files, capsys):

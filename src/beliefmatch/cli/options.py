@@ -502,8 +502,8 @@ Json = Annotated[bool, _option("--json", "Print the report as JSON.")]
 
 # `votes`.
 VotesFile = Annotated[str, _argument("VOTES",
-    "Votes as .csv or .parquet: one vote a row (item, annotator, label), one column for each annotator, or "
-    "one column of counts for each class; or .npz with an array counts.")]
+    "Votes as .csv, .tsv or .parquet: one vote a row (item, annotator, label), one column for each "
+    "annotator, or one column of counts for each class; or .npz with an array counts.")]
 ItemPredictions = Annotated[str | None, _option("FILE",
     "Logits or probabilities of a model for the items, named by a column item, else in their order.")]
 ItemFeatures = Annotated[str | None, _option("FILE",

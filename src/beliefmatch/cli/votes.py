@@ -10,7 +10,7 @@ from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use
 from beliefmatch._utils import require_name
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import findings, require_packages, show, step_progress, user_errors, write_errors
-from beliefmatch.experiments.votes_record import VotesConfig
+from beliefmatch.experiments.votes_record import VotesConfig, VotesRecord
 
 __all__ = ["votes"]
 
@@ -95,8 +95,17 @@ def votes(
             with write_errors(context, file, "--multiannotator"):
                 atomic_write(file, csv_file(*content))
         page = votes_page(record)
-        show(findings([page.verdict, page.lead, *page.warnings, *page.advice]))
+        show(findings([page.verdict, page.lead, _columns_read(record), *page.warnings, *page.advice]))
         shown = votes_tables(record) if verbose else [stopping_table(record)] if record.simulation else []
         for one in shown:
             show(to_rich(one))
         typer.echo(directory / "report.html")
+
+
+def _columns_read(record: VotesRecord) -> str:
+    """Which columns were taken for what: a mistake there changes every number."""
+    roles = dict(record.recognised)
+    unread = roles.pop("not read", None)
+    read = "; ".join(f"{role} from {names}" for role, names in roles.items())
+    rest = f"Not read: {unread}" if unread else "All were read"
+    return f"Columns of the form {record.form}: {read}. {rest}."

@@ -48,22 +48,25 @@ _CHUNK_BYTES = 1 << 22
 _CSV_ROWS = 4096  # parsed at a time: text takes ten times the memory of the numbers in it
 
 
-def open_arrays(path: str | Path, *, caller: str) -> ArrayFile:
+def open_arrays(
+    path: str | Path, *, caller: str, formats: Mapping[str, type[ArrayFile]] | None = None
+) -> ArrayFile:
     """Open a file by its extension; arrays are read by `load`.
 
     Args:
         path: .npz, .npy, .parquet, .csv or .safetensors.
         caller: the function that errors name.
+        formats: Readers by extension, where others or fewer are allowed.
     """
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        *others, last = FORMATS
+    path, formats = Path(path), FORMATS if formats is None else formats
+    if path.suffix.lower() not in formats:
+        *others, last = formats
         remedy = "save arrays with numpy.savez, pickles are not read"
         raise fail(caller, f"`path` must end in {', '.join(others)} or {last}, got {path}; {remedy}.")
     if not path.is_file():
         what = "the directory " if path.is_dir() else "" if path.exists() else "no file at "
         raise fail(caller, f"`path` must be a file, got {what}{path}.")
-    return FORMATS[path.suffix.lower()](path, caller=caller)
+    return formats[path.suffix.lower()](path, caller=caller)
 
 
 @contextmanager
