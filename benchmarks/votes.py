@@ -19,7 +19,6 @@ import json
 import math
 import time
 import warnings
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -193,15 +192,9 @@ def stopping(
 
 
 def votes_at(rule: SimulatedRule, error: float) -> float:
-    """Votes an item at which the error is reached, by linear interpolation; NaN where it is not."""
-    points = sorted(rule.points, key=lambda point: point.votes)
-    for before, next_ in pairwise(points):
-        if before.error >= error >= next_.error:
-            share = (
-                0.0 if before.error == next_.error else (before.error - error) / (before.error - next_.error)
-            )
-            return before.votes + share * (next_.votes - before.votes)
-    return points[0].votes if points[0].error <= error else math.nan
+    """Votes an item at which the error is reached; NaN where it is not."""
+    votes = rule.votes_at(error)
+    return math.nan if votes is None else votes
 
 
 def table(rows: list[dict[str, Any]], measure: str) -> str:

@@ -18,8 +18,10 @@ from beliefmatch.votes import (
     expected_gain,
     fit_class_prior,
     fit_scale,
+    fitted_belief,
     fitted_scale,
     prob_of_majority,
+    tempered,
     votes_log_likelihood,
 )
 
@@ -169,6 +171,62 @@ def test_the_gain_of_a_scale_is_over_independent_draws_from_the_means():
     independent = (counts * logits.log_softmax(1)).sum(1).mean()
     assert found.gain == pytest.approx((scaled - independent).item(), rel=1e-9)
     assert found.scale == fit_scale(logits, counts)
+
+
+# The temperature
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 3.0])
+def test_the_temperature_and_scale_of_simulated_items_are_recovered(temperature, one_precision):
+    logits = 2 * torch.randn(8000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alpha = 3.0 * tempered(logits, temperature, one_precision).exp()
+    rng = np.random.default_rng(1)
+    shares = rng.gamma(alpha.numpy())
+    counts = torch.from_numpy(rng.multinomial(3, shares / shares.sum(1, keepdims=True)))
+    found = fitted_belief(logits, counts, one_precision=one_precision)
+    assert found.temperature == pytest.approx(temperature, rel=0.07)
+    assert found.scale == pytest.approx(3.0, rel=0.15)
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+def test_the_temperature_and_scale_are_the_likeliest_and_have_a_gain(one_precision):
+    logits, _ = items(400, 3, 0, seed=31, spread=1.0)
+    rng = np.random.default_rng(31)
+    counts = torch.tensor(np.stack([rng.multinomial(4, rng.dirichlet(a)) for a in logits.exp().numpy()]))
+    found = fitted_belief(logits, counts, one_precision=one_precision)
+    parameters = torch.tensor([found.temperature, found.scale], dtype=torch.float64).log().requires_grad_()
+    log_alpha = tempered(logits, parameters[0].exp(), one_precision) + parameters[1]
+    likelihood = votes_log_likelihood(log_alpha, counts, reduction="sum")
+    (grad,) = torch.autograd.grad(likelihood - 0.5 * parameters[0] ** 2, parameters)
+    assert grad.abs().max() < 1e-3
+    independent = (counts * logits.log_softmax(1)).sum()
+    assert found.gain == pytest.approx((likelihood - independent).item() / 400, rel=1e-9)
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+def test_the_temperature_stays_one_where_no_votes_tell_it(one_precision):
+    counts = simulated([1.0, 1.0, 1.0], 4, 60, seed=32)
+    alike = torch.zeros(60, 3, dtype=torch.float64)
+    found = fitted_belief(alike, counts, one_precision=one_precision)
+    assert found.temperature == pytest.approx(1.0)
+    assert found.scale == pytest.approx(fit_scale(tempered(alike, 1.0, one_precision), counts))
+    logits, few = items(1, 3, 2, seed=33)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)
+        found = fitted_belief(logits, few, one_precision=one_precision)
+    assert abs(math.log(found.temperature)) < 1.5  # one item, whose votes are for the unlikely classes
+
+
+def test_probabilities_of_zero_and_useless_ones_have_a_temperature():
+    rng = np.random.default_rng(34)
+    counts = torch.from_numpy(rng.multinomial(4, [0.5, 0.3, 0.2], 300))
+    certain = torch.where(torch.eye(3)[torch.arange(300) % 3] > 0, 0.0, -1e3).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)  # independent draws
+        found = fitted_belief(certain, counts, one_precision=True)
+    assert math.isfinite(found.gain) and found.temperature > 20.0
+    assert tempered(certain, found.temperature, True).exp().amax() < 0.6
 
 
 # The prior of all items

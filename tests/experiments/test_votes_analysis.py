@@ -1,5 +1,8 @@
 """The analysis of votes: beliefs with and without a model, settled items, annotators, replays."""
 
+import dataclasses
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +92,60 @@ def test_the_precision_under_which_the_votes_are_likelier_is_used():
             likelihood = votes_log_likelihood(given + np.log(one.scale), counts)
             independent = (counts * given.log_softmax(1)).sum(1).mean()
             assert one.gain == pytest.approx((likelihood - independent).item())
+
+
+def too_sure(items=1500, seed=21):
+    """Votes of whole panels, and a model whose logits are three times those of the mean votes."""
+    votes, logits = made_votes(items=items, panel=5, seed=seed)
+    return votes, ModelBelief("m", 3 * logits.log_softmax(1), has_precision=True, fits_temperature=True)
+
+
+def test_a_model_that_is_too_sure_errs_among_settled_items_as_often_as_promised():
+    whole, model = too_sure()
+    assert whole.rows is not None
+    kept = whole.rows[torch.arange(len(whole.rows)) % 5 < 2]  # the first two votes of each item
+    counts = torch.zeros_like(whole.counts)
+    counts.index_put_((kept[:, 0], kept[:, 2]), torch.ones(len(kept), dtype=torch.float64), accumulate=True)
+    two = dataclasses.replace(whole, counts=counts, rows=kept)
+    share = (whole.counts == whole.counts.amax(1, keepdim=True)).double()
+    wrong = 1 - share / share.sum(1, keepdim=True)
+
+    def errors(model):
+        record, table = analyse_votes(VotesInput(two, model), VotesConfig(confidence=0.9))
+        found = wrong.gather(1, table.consensus[:, None])[table.settled, 0].mean().item()
+        return record, found
+
+    record, realised = errors(model)
+    assert record.precisions[0].temperature == pytest.approx(3.0, rel=0.25)
+    assert realised == pytest.approx(record.expected_error_settled, abs=0.012)
+    assert not any(one.is_unusual for one in record.annotator_records)
+    as_it_comes, realised = errors(model._replace(fits_temperature=False))
+    assert {one.temperature for one in as_it_comes.precisions} == {1.0}
+    assert realised > 1.5 * as_it_comes.expected_error_settled
+
+
+def test_a_replay_that_errs_more_than_it_promises_warns():
+    votes, model = too_sure(items=800)
+    config = VotesConfig(repetitions=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArgumentWarning)
+        record, _ = analyse_votes(VotesInput(votes, model), config, replay=True)
+    assert not record.replay_doubts()
+    assert record.rule is not None
+    assert record.rule.temperature == pytest.approx(3.0, rel=0.25)
+    point = record.rule.at(0.95)
+    assert point.promised == pytest.approx(point.error, abs=0.02)
+    with pytest.warns(ArgumentWarning, match="promised"):
+        analyse_votes(VotesInput(votes, model._replace(fits_temperature=False)), config, replay=True)
+
+
+def test_a_replay_in_which_the_model_costs_votes_warns():
+    rng = np.random.default_rng(0)
+    counts = torch.from_numpy(rng.multinomial(5, [0.9, 0.06, 0.04], 400)).double()
+    votes = Votes("v", "counts", tuple(map(str, range(400))), CLASSES, counts)
+    wrong = ModelBelief("m", torch.tensor([[0.0, 3.0, 0.0]]).double().expand(400, 3), False, True)
+    with pytest.warns(ArgumentWarning, match="costs votes"):
+        analyse_votes(VotesInput(votes, wrong), VotesConfig(repetitions=2), replay=True)
 
 
 def test_probabilities_have_one_precision():

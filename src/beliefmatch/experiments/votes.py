@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +39,14 @@ from beliefmatch.experiments.votes_record import (
     VotesRecord,
 )
 from beliefmatch.votes import (
+    FittedBelief,
     UnboundedScale,
     expected_gain,
     fit_class_prior,
-    fit_scale,
+    fitted_belief,
     fitted_scale,
     prob_of_majority,
+    tempered,
 )
 
 __all__ = [
@@ -78,12 +80,26 @@ class ModelBelief(NamedTuple):
     """Shape (N, K)."""
     has_precision: bool
     """Whether the rows have a precision, which may mean something or not: logits do, probabilities do not."""
+    fits_temperature: bool = False
+    """Whether a temperature is fitted with the precision: a network of unknown training may be too sure."""
 
     @property
-    def variants(self) -> dict[str, Tensor]:
-        """Log-concentrations up to one scale, by what the precision of an item comes from."""
-        probs = self.logits.log_softmax(1).clamp(min=-30.0)
-        return {**({OWN_PRECISION: self.logits} if self.has_precision else {}), ONE_PRECISION: probs}
+    def sources(self) -> tuple[str, ...]:
+        """What the precision of an item may come from."""
+        return (*([OWN_PRECISION] if self.has_precision else []), ONE_PRECISION)
+
+    def fit(self, source: str, counts: Tensor, items: Tensor, max_votes: int) -> FittedBelief:
+        """Scale and temperature of a precision, from the votes of some items."""
+        one, z, votes = source == ONE_PRECISION, self.logits[items], counts[items]
+        if self.fits_temperature:
+            return fitted_belief(z, votes, one_precision=one, max_votes=max_votes)
+        scale, gain = fitted_scale(tempered(z, 1.0, one), votes, max_votes=max_votes)
+        return FittedBelief(scale, 1.0, gain)
+
+    def log_alpha(self, source: str, fit: FittedBelief, items: Tensor) -> Tensor:
+        """Log-concentrations of some items before any vote."""
+        rows = tempered(self.logits[items], fit.temperature, source == ONE_PRECISION)
+        return rows + np.log(fit.scale)
 
 
 class VotesInput(NamedTuple):
@@ -160,7 +176,7 @@ def read_inputs(
         votes = _with_classes_of(votes, read, classes, given.class_names, predictions)
     logits = given.values.double() if given.kind == "logits" else given.values.double().log()
     votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions")
-    return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits"))
+    return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits", True))
 
 
 def _with_classes_of(
@@ -352,6 +368,8 @@ def analyse_votes(
         largest_votes=int(cast.max()),
         **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
     )
+    for doubt in record.replay_doubts():
+        warn(_CALLER, doubt)
     return record, table
 
 
@@ -409,16 +427,19 @@ def _belief(
     if model is None:
         prior = fit_class_prior(counts, max_votes=config.max_votes)
         return prior.expand_as(counts), [], prior
-    found, held = [], dict[str, list[warnings.WarningMessage]]()
-    for name, logits in model.variants.items():
+    everything = torch.arange(len(counts))
+    fits, held = dict[str, FittedBelief](), dict[str, list[warnings.WarningMessage]]()
+    for name in model.sources:
         with warnings.catch_warnings(record=True) as held[name]:
             warnings.simplefilter("always", UnboundedScale)
-            scale, gain = fitted_scale(logits, counts, max_votes=config.max_votes)
-        found.append(PrecisionRecord(name, scale, gain))
-    found.sort(key=lambda one: -one.gain)
-    for one in held[found[0].name]:  # of the precision that is used
+            fits[name] = model.fit(name, counts, everything, config.max_votes)
+    names = sorted(fits, key=lambda name: -fits[name].gain)
+    for one in held[names[0]]:  # of the precision that is used
         warnings.warn(one.message, stacklevel=level_of_caller())
-    return model.variants[found[0].name] + np.log(found[0].scale), found, None
+    found = [
+        PrecisionRecord(name, fits[name].scale, fits[name].gain, fits[name].temperature) for name in names
+    ]
+    return model.log_alpha(names[0], fits[names[0]], everything), found, None
 
 
 def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
@@ -531,9 +552,9 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
     votes, model = given
     whole = _require_whole_panels(votes, config)
     confidences = sorted({*CONFIDENCES, config.confidence})
-    names = [NO_MODEL, *([] if model is None else model.variants)]
+    names = [NO_MODEL, *([] if model is None else model.sources)]
     runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
-    scales: dict[str, list[float]] = {name: [] for name in names}
+    fits: dict[str, list[FittedBelief]] = {name: [] for name in names}
     fixed: list[list[StoppingPoint]] = []
     replayed = 0
     for repetition in range(config.repetitions):
@@ -556,13 +577,17 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
                     if model is None or name == NO_MODEL:
                         log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
                         continue
-                    logits = model.variants[name]
-                    scale = fit_scale(logits[fit_on], votes.counts[fit_on], max_votes=config.max_votes)
-                scales[name].append(scale)
-                log_alpha[part] = logits[apply_to] + np.log(scale)
+                    fit = model.fit(name, votes.counts, fit_on, config.max_votes)
+                fits[name].append(fit)
+                log_alpha[part] = model.log_alpha(name, fit, apply_to)
             runs[name].append(_stopped(log_alpha, prefixes, share, confidences))
     rules = [
-        SimulatedRule(name, _averaged(points), fmean(scales[name]) if scales[name] else None)
+        SimulatedRule(
+            name,
+            _averaged(points),
+            fmean(fit.scale for fit in fits[name]) if fits[name] else None,
+            geometric_mean(fit.temperature for fit in fits[name]) if fits[name] else None,
+        )
         for name, points in runs.items()
     ]
     return Simulation(replayed, rules, _averaged(fixed))
@@ -611,7 +636,9 @@ def _stopped(
         enough[-1] = True
         stop = enough.double().argmax(0)
         error = 1 - right.gather(0, stop[None])[0]
-        found.append(StoppingPoint(confidence, stop.double().mean().item(), error.mean().item()))
+        promised = 1 - best.gather(0, stop[None])[0]
+        votes, errors, expected = (x.double().mean().item() for x in (stop, error, promised))
+        found.append(StoppingPoint(confidence, votes, errors, promised=expected))
     return found
 
 
@@ -624,8 +651,16 @@ def _averaged(runs: Sequence[Sequence[StoppingPoint]]) -> list[StoppingPoint]:
     found = []
     for points in zip(*runs, strict=True):
         votes, errors = [one.votes for one in points], [one.error for one in points]
+        promises = [one.promised for one in points if one.promised is not None]
         found.append(
-            StoppingPoint(points[0].confidence, fmean(votes), fmean(errors), spread(votes), spread(errors))
+            StoppingPoint(
+                points[0].confidence,
+                fmean(votes),
+                fmean(errors),
+                spread(votes),
+                spread(errors),
+                fmean(promises) if promises else None,
+            )
         )
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Any
 
-from beliefmatch.experiments.votes_record import ItemRecord, SimulatedRule, StoppingPoint, VotesRecord
+from beliefmatch.experiments.votes_record import ItemRecord, StoppingPoint, VotesRecord
 from beliefmatch.report.figure import Axis, Figure, Panel, Series
 from beliefmatch.report.page import Block, Card, Command, Facts, Page, Section, Text, facts_of, render_page
 from beliefmatch.report.style import REFERENCE, Look, looks
@@ -49,7 +49,7 @@ def votes_page(record: VotesRecord) -> Page:
     ]
     if record.simulation is not None:
         sections.insert(0, Section("Votes and error of early stopping", [*_stopping_blocks(record)]))
-    if len(record.precisions) > 1:
+    if record.precisions:
         sections.append(Section("Precision of the model", [_precision_table(record)]))
     if record.annotator_records:
         sections.append(Section("Annotators", [*_annotator_blocks(record)]))
@@ -98,8 +98,15 @@ def _lead(record: VotesRecord) -> str:
     return (
         f"{count_text(record.votes, 'vote')}{people} for {count_text(record.items, 'item')} "
         f"({mean:.2f} an item) and {len(record.class_names)} classes. "
-        f"Belief before any vote: {record.belief}."
+        f"Belief before any vote: {record.belief}{_fitted_words(record)}."
     )
+
+
+def _fitted_words(record: VotesRecord) -> str:
+    if not record.precisions:
+        return ""
+    used = record.precisions[0]
+    return f" (fitted to the votes: scale {used.scale:.3g}, temperature {used.temperature:.3g})"
 
 
 def _warnings(record: VotesRecord) -> list[str]:
@@ -111,7 +118,7 @@ def _warnings(record: VotesRecord) -> list[str]:
         found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
     if record.largest_votes == 1:
         found.append("The precision of the prior cannot be estimated from one vote an item.")
-    return found
+    return [*found, *record.replay_doubts()]
 
 
 def _cards(record: VotesRecord) -> list[Card]:
@@ -138,20 +145,8 @@ def _error_words(record: VotesRecord) -> str:
     return f"{percent(record.expected_error_settled, 2)} among settled items"
 
 
-def _best_rule(record: VotesRecord) -> SimulatedRule | None:
-    """The rule that the analysis uses: the precision of a model that is used, else the votes alone."""
-    if record.simulation is None:
-        return None
-    rules = record.simulation.rules
-    used = record.precisions[0].name if record.precisions else rules[0 if record.scale is None else 1].name
-    return next(rule for rule in rules if rule.name == used)
-
-
 def _chosen_point(record: VotesRecord) -> StoppingPoint | None:
-    rule = _best_rule(record)
-    if rule is None:
-        return None
-    return min(rule.points, key=lambda one: abs(one.confidence - _confidence(record)))
+    return None if record.rule is None else record.rule.at(_confidence(record))
 
 
 def _advice(record: VotesRecord) -> list[str]:
@@ -247,7 +242,7 @@ def votes_tables(record: VotesRecord) -> list[Table]:
     ]
     if record.simulation is not None:
         tables.insert(0, stopping_table(record))
-    if len(record.precisions) > 1:
+    if record.precisions:
         tables.append(_precision_table(record))
     if record.annotator_records:
         tables.append(_annotator_table(record))
@@ -323,14 +318,20 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
 
 
 def _precision_table(record: VotesRecord) -> Table:
-    columns = [Column("scale", "fitted scale", digits=3), Column("gain", "gain, nats an item", digits=4)]
+    columns = [
+        Column("scale", "fitted scale", digits=3),
+        Column("temperature", "temperature", digits=3),
+        Column("gain", "gain, nats an item", digits=4),
+    ]
     rows = [
-        Row(one.name, [Cell(one.scale), Cell(one.gain)], is_chosen=place == 0)
+        Row(one.name, [Cell(one.scale), Cell(one.temperature), Cell(one.gain)], is_chosen=place == 0)
         for place, one in enumerate(record.precisions)
     ]
     caption = (
-        "Gain: log-likelihood of the votes of an item over that of independent draws from the model's "
-        "probabilities. The belief before any vote has the precision of the larger gain."
+        "The scale is the factor on the concentrations, which is the precision where all items have one; the "
+        "logits are divided by the temperature, above 1 where the model is too sure. Gain: log-likelihood of "
+        "the votes of an item over that of independent draws from the model's probabilities. The belief "
+        "before any vote has the precision of the larger gain."
     )
     return Table("Precision of the model", columns, rows, caption, row_title="precision")
 
