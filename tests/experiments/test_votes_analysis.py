@@ -318,6 +318,31 @@ def test_predictions_belong_to_items_by_name_and_bring_items_without_votes(tmp_p
     assert given.model.logits.tolist() == [[4, 5, 6], [1, 2, 3], [7, 8, 9]]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_the_named_column_of_items_names_the_rows_of_predictions_too(suffix, tmp_path):
+    (tmp_path / "v.csv").write_text("doc,count_x,count_y\na,2,0\nb,0,2\n")
+    predictions = tmp_path / f"p.{suffix}"
+    if suffix == "npz":
+        np.savez(predictions, doc=np.array(["b", "a"]), logits=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    else:
+        predictions.write_text("doc,id,logit_x,logit_y\nb,a,1,2\na,b,3,4")
+    votes, columns = f"{tmp_path / 'v.csv'}", VoteColumns(item="doc")
+    given = read_inputs(votes, columns=columns, predictions=f"{predictions}")
+    assert given.votes.items == ("a", "b")
+    assert given.model is not None and given.model.logits.tolist() == [[3, 4], [1, 2]]
+    assert given.votes.recognised is not None and "doc" in given.votes.recognised.values()
+
+
+def test_rows_without_the_named_column_of_items_are_taken_in_their_order_with_a_warning(tmp_path):
+    (tmp_path / "v.csv").write_text("doc,count_x,count_y\na,2,0\nb,0,2\n")
+    (tmp_path / "p.csv").write_text("logit_x,logit_y\n1,2\n3,4")
+    with pytest.warns(ArgumentWarning, match="`predictions` .* has no column 'doc'"):
+        given = read_inputs(
+            f"{tmp_path / 'v.csv'}", columns=VoteColumns(item="doc"), predictions=f"{tmp_path / 'p.csv'}"
+        )
+    assert given.model is not None and given.model.logits.tolist() == [[1, 2], [3, 4]]
+
+
 def test_rows_of_an_archive_belong_to_numbered_items(tmp_path):
     votes = long_file(tmp_path / "v.csv", [("1", "p", "0"), ("1", "q", "2"), ("0", "p", "1")])
     np.savez(tmp_path / "p.npz", probs=np.array([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]]))

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replace_fields
 from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
@@ -166,7 +167,7 @@ def read_inputs(
     if features is not None:
         found = features_from_file(features, labelled=False, argument="features")
         rows = torch.tensor(np.asarray(found.rows), dtype=torch.float32)
-        votes, rows = _aligned(votes, features, rows, "features")
+        votes, rows = _aligned(votes, features, rows, "features", columns.item)
         return VotesInput(votes, _fitted_on_features(votes, rows))
     assert predictions is not None
     with naming_arguments(_CALLER, path="predictions"):
@@ -175,7 +176,7 @@ def read_inputs(
     if class_names is None:
         votes = _with_classes_of(votes, read, classes, given.class_names, predictions)
     logits = given.values.double() if given.kind == "logits" else given.values.double().log()
-    votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions")
+    votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions", columns.item)
     return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits", True))
 
 
@@ -199,10 +200,20 @@ def _with_classes_of(
     raise fail(_CALLER, f"`class_names` must {expected}, got {received}.")
 
 
-def _aligned(votes: Votes, path: str, values: Tensor, argument: str) -> tuple[Votes, Tensor]:
-    """Votes and rows of the same items; items that have a row and no votes come last."""
-    names = _row_names(path)
+def _aligned(
+    votes: Votes, path: str, values: Tensor, argument: str, column: str | None
+) -> tuple[Votes, Tensor]:
+    """Votes and rows of the same items; items that have a row and no votes come last.
+
+    The rows are named by the column of the items of the votes, or by one of the default spellings.
+    """
+    field, names = _row_names(path, column)
+    by = "their order" if field is None else field
+    votes = replace_fields(votes, recognised={**(votes.recognised or {}), f"rows of {argument} by": by})
     if names is None:
+        if column is not None:
+            taken = "in the order of the items" if votes.form != "long" else "for the items numbered from 0"
+            warn(_CALLER, f"`{argument}` {path} has no column {column!r}; its rows are taken {taken}.")
         if votes.form != "long":
             if len(values) != len(votes.items):
                 expected = f"a row for each of the {len(votes.items)} items, or name its items"
@@ -219,29 +230,23 @@ def _aligned(votes: Votes, path: str, values: Tensor, argument: str) -> tuple[Vo
     items = (*votes.items, *others)
     counts = torch.cat([votes.counts, votes.counts.new_zeros(len(others), len(votes.class_names))])
     order = torch.tensor([places[item] for item in items])
-    extended = Votes(
-        votes.source,
-        votes.form,
-        items,
-        votes.class_names,
-        counts,
-        votes.annotators,
-        votes.rows,
-        votes.recognised,
-    )
-    return extended, values[order]
+    return replace_fields(votes, items=items, counts=counts), values[order]
 
 
-def _row_names(path: str) -> list[str] | None:
+def _row_names(path: str, column: str | None) -> tuple[str | None, list[str] | None]:
+    """Name of the column that names the rows, and the names, which differ."""
     file = open_arrays(path, caller=_CALLER)
-    field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
-    if field is None:
-        return None
-    names = [name if name is not None else "" for name in names_in(file, field.name)]
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise fail(_CALLER, f"`{field.name}` of {path} must name each row once, got {twice!r} twice.")
-    return names
+    if column is None or column not in file.names:
+        field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
+        if field is None:
+            return None, None
+        column = field.name
+    names, seen = [name or "" for name in names_in(file, column)], set[str]()
+    for name in names:
+        if name in seen:
+            raise fail(_CALLER, f"`{column}` of {path} must name each row once, got {name!r} twice.")
+        seen.add(name)
+    return column, names
 
 
 def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
