@@ -178,6 +178,14 @@ def test_the_record_counts_what_the_table_of_items_holds():
     assert sorted(rank for rank in ranks if rank) == list(range(1, len(asked) + 1))
 
 
+def test_complete_panels_are_disputed_by_how_much_their_votes_differ():
+    counts = torch.tensor([[5, 0, 0], [3, 2, 0], [0, 0, 0], [4, 1, 0], [3, 1, 1], [2, 2, 1]]).double()
+    counts = torch.cat([counts, 5 * torch.eye(3).double()])
+    votes = Votes("v", "counts", tuple("abcdefghi"), CLASSES, counts)
+    record, _ = analyse_votes(VotesInput(votes), VotesConfig(shown=4))
+    assert [one.name for one in record.disputed] == ["f", "e", "b", "d"]
+
+
 def test_the_analysis_does_not_depend_on_the_order_of_votes_and_annotators():
     votes, _ = made_votes(votes=5, seed=3)
     order = torch.randperm(len(votes.rows), generator=torch.Generator().manual_seed(0))

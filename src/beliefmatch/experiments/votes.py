@@ -342,8 +342,7 @@ def analyse_votes(
     simulation = simulate(given, config, on_step=on_step) if replay else None
     cast, settled = votes.counts.sum(1), table.settled
     left = config.panel - cast
-    has_votes = (cast > 0).nonzero().flatten()
-    disputed = has_votes[table.prob_majority[has_votes].argsort(stable=True)][: config.shown]
+    disputed = _disputed(votes.counts, table)[: config.shown]
     bins = (table.prob_majority * _BINS).long().clamp(max=_BINS - 1)
     record = VotesRecord(
         source=votes.source,
@@ -469,6 +468,17 @@ def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor
 def _after(log_alpha: Tensor, counts: Tensor) -> Tensor:
     """Mean of the belief after the votes."""
     return torch.where(counts > 0, torch.logaddexp(log_alpha, counts.log()), log_alpha).softmax(1)
+
+
+def _disputed(counts: Tensor, table: ItemTable) -> Tensor:
+    """Items with votes, the least sure majority first, then by the entropy of their votes.
+
+    A complete panel without a tie is sure of its majority, however much its votes differ.
+    """
+    items = counts.any(1).nonzero().flatten()
+    differ = torch.special.entr(counts[items] / counts[items].sum(1, keepdim=True)).sum(1)
+    keys = -differ.round(decimals=12).numpy(), table.prob_majority[items].round(decimals=12).numpy()
+    return items[torch.from_numpy(np.lexsort(keys))]
 
 
 def _item_record(votes: Votes, table: ItemTable, item: int) -> ItemRecord:

@@ -175,7 +175,7 @@ class VotesRecord(Record, frozen=True):
     """Mean probability that the consensus is not the majority, over all items."""
     expected_error_settled: float | None
     disputed: list[ItemRecord]
-    """Items with votes whose majority is least sure, whatever further votes would tell."""
+    """Items with votes whose majority is least sure, of equal ones those whose votes differ most."""
     ask_next: list[ItemRecord]
     """Items of the largest gain, in this order."""
     confidences: list[int]
