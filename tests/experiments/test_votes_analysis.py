@@ -232,6 +232,19 @@ def test_the_agreement_is_with_the_consensus_of_the_others():
     assert found["p"].deviation == pytest.approx((2 - 7 / 6) / np.sqrt(1 / 4 + 2 / 9))
 
 
+def test_repeated_votes_of_an_annotator_are_not_those_of_others():
+    """p votes x three times and y once, q and r y: p is held against two votes for y alone."""
+    rows = torch.tensor(
+        [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 2, 1], [0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]]
+    )
+    counts = torch.tensor([[3.0, 3.0], [2.0, 0.0]], dtype=torch.float64)
+    votes = Votes("v", "long", ("a", "b"), ("x", "y"), counts, ("p", "q", "r"), rows)
+    found = {one.name: one for one in annotator_records(votes, torch.zeros(2, 2, dtype=torch.float64))}
+    assert (found["p"].votes, found["p"].agreement) == (4, 0.25)
+    assert found["p"].expected == pytest.approx(3 / 4)
+    assert (found["q"].votes, found["q"].agreement) == (1, 0.0)  # three votes for x, two for y
+
+
 @pytest.fixture(scope="module")
 def replayed():
     votes, logits = made_votes(items=1500, panel=7, seed=7)

@@ -493,15 +493,18 @@ def _item_record(votes: Votes, table: ItemTable, item: int) -> ItemRecord:
 
 
 def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
-    """Agreement of each annotator with the consensus of the others, least expected first."""
+    """Agreement of each annotator with the consensus of the others, least expected first.
+
+    All votes of an annotator for an item are left out of the others, where there are several.
+    """
     if votes.rows is None:
         return []
     people = len(votes.annotators)
+    own = _OwnVotes(votes)
     number, agreed, expected, variance = torch.zeros(4, people, dtype=torch.float64)
     for rows in votes.rows.split(100_000):
         item, annotator, label = rows.unbind(1)
-        others = votes.counts[item]
-        others[torch.arange(len(rows)), label] -= 1
+        others = votes.counts[item] - own.of(item, annotator)
         probability, consensus = _after(log_alpha[item], others).max(1)
         has_others = others.sum(1) > 0
         weight = has_others.double()
@@ -526,6 +529,30 @@ def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
             )
         )
     return sorted(found, key=lambda one: one.deviation)
+
+
+class _OwnVotes:
+    """Votes of an annotator for an item, who may have several."""
+
+    def __init__(self, votes: Votes) -> None:
+        assert votes.rows is not None
+        self.people, self.classes = len(votes.annotators), len(votes.class_names)
+        item, annotator, label = votes.rows.unbind(1)
+        codes = (item * self.people + annotator) * self.classes + label
+        codes, self.number = codes.unique(return_counts=True)
+        self.voter, self.label = codes // self.classes, codes % self.classes
+
+    def of(self, item: Tensor, annotator: Tensor) -> Tensor:
+        """Counts of shape (V, K)."""
+        voter = item * self.people + annotator
+        first = torch.searchsorted(self.voter, voter)
+        labels = torch.searchsorted(self.voter, voter, right=True) - first
+        row = torch.arange(len(voter)).repeat_interleave(labels)
+        nth = torch.arange(len(row)) - (labels.cumsum(0) - labels)[row]
+        place = first[row] + nth
+        counts = torch.zeros(len(voter), self.classes, dtype=torch.float64)
+        counts[row, self.label[place]] = self.number[place].double()
+        return counts
 
 
 def _dawid_skene(votes: Votes, table: ItemTable) -> dict[str, float]:
