@@ -458,6 +458,29 @@ def test_the_expected_gain_is_what_the_votes_tell_about_the_majority():
     assert (expected > 0).all()
 
 
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+def test_many_classes_are_followed_up_in_groups_within_the_stated_bound(spread, monkeypatch):
+    """A majority is asked for once a group and not once a class; equal classes lose nothing."""
+    logits, votes = items(4, 80, 2, seed=41, spread=spread)
+    logits[1:] -= 3.0
+    found, calls = expected_gain(logits, 5, votes), []
+    monkeypatch.setattr("beliefmatch.votes._CLASSES_ALONE", 80)
+    exact = expected_gain(logits, 5, votes)
+    predictive = (logits.exp() + votes) / (logits.exp() + votes).sum(1, keepdim=True)
+    rest = predictive.sort(1).values[:, :-24].sum(1)
+    assert ((found - exact).abs() <= rest * math.log(80) + 1e-12).all()
+    assert torch.allclose(found, exact, rtol=0.03, atol=1e-12 if spread == 0 else 0.003)
+    monkeypatch.undo()
+
+    def counted(*args):
+        calls.append(args)
+        return prob_of_majority(*args)
+
+    monkeypatch.setattr("beliefmatch.votes.prob_of_majority", counted)
+    expected_gain(logits, 5, votes)
+    assert len(calls) <= 1 + 32
+
+
 def test_the_expected_gain_has_no_gradient_and_refuses_by_its_own_name():
     logits, votes = items(4, 3, 2, seed=1)
     assert not expected_gain(logits.requires_grad_(), 5, votes).requires_grad
