@@ -137,6 +137,22 @@ def test_one_vote_an_item_is_warned_of_by_the_largest_number_and_not_by_the_mean
     assert any("one vote an item" in text for text in votes_page(one).warnings) is warned
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scale": 1e-6}, "agree too well"),
+        ({"scale": 1e6}, "differ too much"),
+        ({"scale": None, "precisions": [], "prior": [4e-7, 4e-7, 2e-7]}, "agree too well"),
+        ({"scale": None, "precisions": [], "prior": [9e5, 1e5, 0.0]}, "differ too much"),
+        ({}, None),
+        ({"scale": None, "precisions": [], "prior": [0.5, 0.2, 0.1]}, None),
+    ],
+)
+def test_votes_that_tell_no_precision_are_warned_of_in_words(changes, words):
+    warned = [text for text in votes_page(record(**changes)).warnings if "not to be trusted" in text]
+    assert len(warned) == (words is not None) and all(words in text for text in warned)
+
+
 def test_a_record_of_an_earlier_version_has_a_page():
     old = record(precisions=[], largest_votes=None)
     assert "items are settled" in rendered_page(VotesRecord.from_json(old.to_json()))

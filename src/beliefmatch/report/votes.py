@@ -16,6 +16,8 @@ __all__ = ["csv_file", "stopping_table", "votes_files", "votes_page", "votes_tab
 
 _MOST_VOTES_SHOWN = 5  # classes of an item with their numbers of votes
 _MOST_ANNOTATORS = 25
+_LEAST, _LARGEST = 1.001e-6, 0.999e6
+"""Scales and precisions from which on they are the ends of their range."""
 _FIXED = "same number of votes for every item"
 
 
@@ -118,7 +120,25 @@ def _warnings(record: VotesRecord) -> list[str]:
         found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
     if record.largest_votes == 1:
         found.append("The precision of the prior cannot be estimated from one vote an item.")
-    return [*found, *record.replay_doubts()]
+    return [*found, *_unbounded(record), *record.replay_doubts()]
+
+
+def _unbounded(record: VotesRecord) -> list[str]:
+    """What it means that the precision ends at an end of its range."""
+    precision = record.scale if record.prior is None else sum(record.prior)
+    if precision is None or _LEAST < precision < _LARGEST:
+        return []
+    if precision <= _LEAST:
+        return [
+            "These votes are too few, or agree too well, to estimate how much the votes of an item differ: "
+            "one vote settles an item here. The probabilities are not to be trusted until more items have "
+            "two votes or more, and some of these differ."
+        ]
+    return [
+        "These votes are too few, or differ too much within items, to estimate how much the items differ: "
+        "votes hardly change the belief about their item here. The probabilities are not to be trusted until "
+        "more items have two votes or more that agree better than by chance."
+    ]
 
 
 def _cards(record: VotesRecord) -> list[Card]:
