@@ -174,6 +174,8 @@ def test_the_record_counts_what_the_table_of_items_holds():
     assert len(record.disputed) == 7 and VotesRecord.from_json(record.to_json()) == record
     heading, rows = item_rows(votes, table)
     assert len(rows) == len(votes.items) and all(len(row) == len(heading) for row in rows)
+    gains = [row[heading.index("expected_gain")] for row in rows]
+    assert [gain == "" for gain in gains] == settled.tolist()  # not computed, and not 0
     ranks = [row[heading.index("ask_order")] for row in rows]
     assert sorted(rank for rank in ranks if rank) == list(range(1, len(asked) + 1))
 

@@ -117,6 +117,7 @@ class ItemTable(NamedTuple):
     prob_majority: Tensor
     settled: Tensor
     gain: Tensor
+    """Of one more vote; 0 for complete panels, and for settled items, where it is not asked for."""
     probs: Tensor
     """Mean of the belief after the votes, shape (N, K)."""
 
@@ -732,7 +733,7 @@ def item_rows(votes: Votes, table: ItemTable) -> tuple[list[str], list[list[Any]
             votes.class_names[consensus],
             f"{prob:.6f}",
             f"{settled}".lower(),
-            f"{gain:.6g}",
+            "" if settled else f"{gain:.6g}",
             place or "",
             *(f"{p:.6f}" for p in probs),
         ]

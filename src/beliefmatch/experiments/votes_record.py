@@ -70,7 +70,7 @@ class ItemRecord(RecordPart, frozen=True):
     prob_majority: float
     settled: bool
     gain: float
-    """Expected information gain of one more vote, in nats."""
+    """Expected information gain of one more vote, in nats; 0 for settled items, where it is not computed."""
 
 
 class AnnotatorRecord(RecordPart, frozen=True):

@@ -329,7 +329,7 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
                 Cell(_votes_text(record, item)),
                 Cell(record.class_names[item.consensus]),
                 Cell(item.prob_majority),
-                Cell(item.gain),
+                Cell(None if item.settled else item.gain),
             ],
         )
         for item in items
