@@ -291,6 +291,16 @@ def test_a_replay_has_a_row_for_the_confidence_of_the_analysis():
     assert 0.93 in confidences and confidences == sorted(confidences) and 0.95 in confidences
 
 
+def test_a_replay_may_be_judged_by_all_votes_of_the_items():
+    """The whole panel of three is then wrong as often as three votes miss the majority of nine."""
+    votes, _ = made_votes(items=400, panel=9, seed=12)
+    config = VotesConfig(panel=3, repetitions=1)
+    of_panel, of_all = (simulate(VotesInput(votes), config, of_all_votes=all_) for all_ in (False, True))
+    assert [p.votes for p in of_panel.rules[0].points] == [p.votes for p in of_all.rules[0].points]
+    assert of_all.fixed[-1].error > of_panel.fixed[-1].error
+    assert of_all.fixed[-1].error < of_all.fixed[0].error
+
+
 def test_a_replay_is_seeded():
     votes, _ = made_votes(items=60, panel=5, seed=8)
     runs = [simulate(VotesInput(votes), VotesConfig(repetitions=2, seed=seed)) for seed in (1, 1, 2)]

@@ -586,11 +586,14 @@ def _crowdkit() -> Any:
 # Simulation
 
 
-def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda _: None) -> Simulation:
+def simulate(
+    given: VotesInput, config: VotesConfig, *, of_all_votes: bool = False, on_step: OnStep = lambda _: None
+) -> Simulation:
     """Replay the votes of the items with a whole panel, and stop as soon as the majority is sure enough.
 
-    The truth is the majority of the panel; where it ties, an item errs by the share of the classes that were
-    not chosen. Scales and priors are fitted on the other half of the items, and never on those replayed.
+    The truth is the majority of the panel, or `of_all_votes` of the item; where it ties, an item errs by the
+    share of the classes that were not chosen. Scales and priors are fitted on the other half of the items,
+    and never on those replayed.
     """
     votes, model = given
     whole = _require_whole_panels(votes, config)
@@ -607,7 +610,8 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
         replayed = len(items)
         prefixes = _prefixes(votes.counts[items], config.panel, rng)
         final = prefixes[-1]
-        share = (final == final.amax(1, keepdim=True)).double()
+        truth = votes.counts[items] if of_all_votes else final
+        share = (truth == truth.amax(1, keepdim=True)).double()
         share /= share.sum(1, keepdim=True)
         fixed.append(_fixed(prefixes, share))
         halves = torch.arange(len(items)) % 2 == 0
