@@ -9,7 +9,9 @@ votes for each item of one half (a fifth of it chooses λ and weight decay) and 
 - nats a vote: −ln of the probability of a vote after m others of the same item, averaged over all that are
   left. Scales, precisions and the class Dirichlet are fitted to the five votes of validation items;
 - votes an item at equal error: replays of `beliefmatch votes --simulate` with a panel of five, along the
-  confidence asked for, interpolated to the error in the heading.
+  confidence asked for, interpolated to the error in the heading, which is against the majority of the five;
+- the same with a panel of twenty, where the error is against the majority of all votes of the item: a wider
+  question, since the majority of five is often not that of fifty.
 
 ± is the standard deviation over the resplits.
 """
@@ -19,7 +21,6 @@ import json
 import math
 import time
 import warnings
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -46,6 +47,7 @@ from beliefmatch.experiments.votes_record import SimulatedRule, VotesConfig
 from beliefmatch.votes import fit_class_prior, fit_scale, votes_log_likelihood
 
 TRAINING_VOTES = PANEL = 5
+LARGE_PANEL = 20
 AFTER = (0, 1, 5)
 ERRORS = {"CIFAR-10H": (0.01, 0.02), "ChaosNLI": (0.15, 0.2)}
 WEIGHT_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -75,10 +77,15 @@ def main() -> None:
         for seed in range(args.resplits):
             rows.append({"set": name, "seed": seed, **judged(features, counts, seed, ERRORS[name])})
             print(f"{name}, resplit {seed + 1} of {args.resplits}", flush=True)
-    print(table(rows, "nats"), table(rows, "votes"), sep="\n\n")
+    print(*(table(rows, measure) for measure in ("nats", "votes", "votes, all")), sep="\n\n")
     if args.json:
         origin = provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy")
-        settings = {"training_votes": TRAINING_VOTES, "panel": PANEL, "resplits": args.resplits}
+        settings = {
+            "training_votes": TRAINING_VOTES,
+            "panel": PANEL,
+            "large_panel": LARGE_PANEL,
+            "resplits": args.resplits,
+        }
         args.json.write_text(json.dumps({"settings": settings, "rows": rows, **origin}, indent=1) + "\n")
 
 
@@ -121,7 +128,9 @@ def judged(features: np.ndarray, counts: np.ndarray, seed: int, errors: tuple[fl
         }
         for m, votes in later.items()
     }
-    return {"nats": nats, "votes": stopping(heads, counts[test], seed, errors)}
+    of_five = stopping(heads, counts[test], seed, errors)
+    of_all = stopping(heads, counts[test], seed, errors, panel=LARGE_PANEL, of_all_votes=True)
+    return {"nats": nats, "votes": of_five, "votes, all": of_all}
 
 
 def as_features(rows: np.ndarray, counts: np.ndarray) -> Features:
@@ -170,19 +179,26 @@ def after(z: Tensor, votes: Tensor, rest: Tensor) -> float:
 
 
 def stopping(
-    heads: dict[str, tuple[Tensor, Tensor]], counts: np.ndarray, seed: int, errors: tuple[float, ...]
+    heads: dict[str, tuple[Tensor, Tensor]],
+    counts: np.ndarray,
+    seed: int,
+    errors: tuple[float, ...],
+    panel: int = PANEL,
+    of_all_votes: bool = False,
 ) -> dict[str, dict[str, float]]:
     """Votes an item at each error, for the test items."""
     items = tuple(f"{i}" for i in range(len(counts)))
     classes = tuple(f"{k}" for k in range(counts.shape[1]))
     votes = Votes("", "counts", items, classes, torch.from_numpy(counts).double())
-    config = VotesConfig(panel=PANEL, repetitions=1, seed=seed)
+    config = VotesConfig(panel=panel, repetitions=1, seed=seed)
     rules: dict[str, SimulatedRule] = {}
     for name, variant, title in (
         ("softmax", ONE_PRECISION, "softmax, one fitted precision"),
         ("belief matching", OWN_PRECISION, "belief matching, fitted scale"),
     ):
-        found = simulate(VotesInput(votes, ModelBelief(name, heads[name][1], True)), config)
+        found = simulate(
+            VotesInput(votes, ModelBelief(name, heads[name][1], True)), config, of_all_votes=of_all_votes
+        )
         by_name = {rule.name: rule for rule in found.rules}
         rules.setdefault("class Dirichlet, no model", by_name[NO_MODEL])
         rules[title] = by_name[variant]
@@ -193,15 +209,9 @@ def stopping(
 
 
 def votes_at(rule: SimulatedRule, error: float) -> float:
-    """Votes an item at which the error is reached, by linear interpolation; NaN where it is not."""
-    points = sorted(rule.points, key=lambda point: point.votes)
-    for before, next_ in pairwise(points):
-        if before.error >= error >= next_.error:
-            share = (
-                0.0 if before.error == next_.error else (before.error - error) / (before.error - next_.error)
-            )
-            return before.votes + share * (next_.votes - before.votes)
-    return points[0].votes if points[0].error <= error else math.nan
+    """Votes an item at which the error is reached; NaN where it is not."""
+    votes = rule.votes_at(error)
+    return math.nan if votes is None else votes
 
 
 def table(rows: list[dict[str, Any]], measure: str) -> str:

@@ -46,12 +46,20 @@ __all__ = [
 
 LARGEST_LOG_SCALE = math.log(1e6)
 """A fitted scale lies between 1e-6 and 1e6."""
+_LEAST_LOG_PROB = -30.0
+"""Of a class in a belief of one precision, so that a probability of zero stays possible."""
+_LOG_TEMPERATURES = (-2.0, 4.0, 7)
+"""First, last and number of the coarse grid, which holds 0."""
 _EXACT_TERMS = 16
 """Votes of one class up to which R is summed term by term; beyond them Stirling's series is exact."""
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _NUMBERS_AT_ONCE = 1 << 22
 _DIRECT_TERMS = 48
 """Length of a polynomial up to which products are summed term by term; longer ones by Fourier transforms."""
+_CLASSES_ALONE, _GROUPS = 24, 8
+"""Classes whose vote is followed up one by one in an expected gain, and groups of the others."""
+_NEGLIGIBLE = 1e-14
+"""Probability of a next vote below which it is not followed up."""
 _MOST_STEPS = 2000
 """To the mean of a class prior; a few suffice far from α₀ = 1."""
 
@@ -150,20 +158,72 @@ class FittedScale(NamedTuple):
 def fitted_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> FittedScale:
     """`fit_scale`, with the likelihood that it reaches."""
     name = "fit_scale"
-    most = _require_scatter(name, max_votes)
-    votes = require_votes(name, logits, counts)
-    if logits.dim() != 2:
-        raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
-    totals = votes.sum(1)
-    if peek((totals >= 2).any()) is False:
-        raise fail(name, "`counts` must have items with two votes or more: one vote has no scatter.")
-    z = logits.detach().to(work_dtype(logits.device))
-    require_values(name, "logits", z, z.isfinite(), "finite")
-    several = totals >= 2
+    z, votes, most = _scattered(name, logits, counts, max_votes)
+    several = votes.sum(1) >= 2
     objective = _ScaleObjective(z[several], votes[several], most)
     best = _maximise(objective, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
     _warn_of_end(name, best)
     return FittedScale(math.exp(best), objective.value(best) / int(several.sum()))
+
+
+class FittedBelief(NamedTuple):
+    """A scale and a temperature, and what they are worth together."""
+
+    scale: float
+    temperature: float
+    gain: float
+    """Nats an item by which its votes are likelier than independent draws from softmax(logits)."""
+
+
+def fitted_belief(logits: Tensor, counts: Tensor, *, one_precision: bool, max_votes: int = 5) -> FittedBelief:
+    """Scale and temperature under which the votes are likeliest, with α of `tempered` times the scale.
+
+    `fit_scale` keeps the means as they are; those of a network that is too sure need a temperature too. One
+    nat is charged for a ln T of √2, as by a standard normal prior of ln T, so that T stays 1 where the votes
+    do not tell it. Items with one vote count for the temperature.
+
+    Args:
+        logits: ln α of validation items, of shape (N, K).
+        counts: Votes for each class, as in `fit_scale`.
+        one_precision: Whether all items have the same precision, or that of their logits times one scale.
+        max_votes: Number of votes of an item that count, as in `fit_scale`.
+    """
+    name = "fit_scale"
+    z, votes, most = _scattered(name, logits, counts, max_votes)
+    voted = votes.sum(1) > 0
+    objective = _TemperedObjective(z[voted], votes[voted], most, one_precision)
+    temperature = math.exp(_best_log_temperature(objective))
+    several = votes.sum(1) >= 2
+    at_temperature = tempered(z[several], temperature, one_precision)
+    best = _maximise(
+        _ScaleObjective(at_temperature, votes[several], most), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
+    )
+    _warn_of_end(name, best)
+    likelihood = objective.value(z.new_tensor([math.log(temperature), best])).item()
+    return FittedBelief(
+        math.exp(best), temperature, (likelihood - objective.of_independent_draws) / int(voted.sum())
+    )
+
+
+def tempered(logits: Tensor, temperature: float | Tensor, one_precision: bool) -> Tensor:
+    """ln α up to one scale: softmax(logits/T) of equal precision, or e^(logits/T) of the logits' own."""
+    if not one_precision:
+        return logits / temperature
+    log_probs = logits.log_softmax(-1).clamp(min=_LEAST_LOG_PROB)
+    return (log_probs / temperature).log_softmax(-1).clamp(min=_LEAST_LOG_PROB)
+
+
+def _scattered(name: str, logits: Tensor, counts: Tensor, max_votes: int) -> tuple[Tensor, Tensor, int]:
+    """Logits and votes in the working type, and the number of votes that count, all fit for a scale."""
+    most = _require_scatter(name, max_votes)
+    votes = require_votes(name, logits, counts)
+    if logits.dim() != 2:
+        raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
+    if peek((votes.sum(1) >= 2).any()) is False:
+        raise fail(name, "`counts` must have items with two votes or more: one vote has no scatter.")
+    z = logits.detach().to(work_dtype(logits.device))
+    require_values(name, "logits", z, z.isfinite(), "finite")
+    return z, votes, most
 
 
 def _require_scatter(function: str, max_votes: int) -> int:
@@ -259,6 +319,10 @@ def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
     with M the class of `prob_of_majority`. An item whose panel is complete has 0. To ask about the items of
     the largest gain first is the greedy way to learn most with each vote.
 
+    Exact for up to 32 classes. Of more, the classes with votes and the likeliest ones, 24 in all, are exact;
+    the others, of probability r, are eight groups of similar probability, each with the entropy after a vote
+    for its middle class. That changes the gain by at most r ln K, and by nothing where the others are alike.
+
     Args:
         logits: ln α, of shape (N, K).
         panel: Number of votes when all have voted.
@@ -279,12 +343,27 @@ def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
     z, cast = logits[is_open], known[is_open]
     predictive = _with_votes(z.to(cast.dtype), cast).softmax(-1)
     later = torch.zeros_like(now[is_open])
-    for k in range(logits.shape[-1]):
-        with_one_more = cast.clone()
-        with_one_more[..., k] += 1
-        later = later + predictive[..., k] * _entropy(prob_of_majority(z, panel, with_one_more))
+    order = (predictive + (cast > 0)).argsort(dim=-1, descending=True, stable=True)
+    for ranks in _next_votes(logits.shape[-1]):
+        group = order[:, ranks.start : ranks.stop]
+        weight = predictive.gather(1, group).sum(1)
+        rows = (weight > _NEGLIGIBLE).nonzero().flatten()
+        if not len(rows):
+            continue
+        with_one_more = cast[rows]
+        with_one_more[torch.arange(len(rows)), group[rows, len(ranks) // 2]] += 1
+        after = _entropy(prob_of_majority(z[rows], panel, with_one_more))
+        later[rows] += (weight[rows] * after).to(later.dtype)
     gain[is_open] = (now[is_open] - later).clamp(min=0.0).to(gain.dtype)
     return gain
+
+
+def _next_votes(classes: int) -> list[range]:
+    """Ranks of the classes of the next vote that are taken together; the likeliest ones stand alone."""
+    if classes <= _CLASSES_ALONE + _GROUPS:
+        return [range(k, k + 1) for k in range(classes)]
+    ends = np.linspace(_CLASSES_ALONE, classes, _GROUPS + 1).astype(int).tolist()
+    return [*(range(k, k + 1) for k in range(_CLASSES_ALONE)), *map(range, ends[:-1], ends[1:])]
 
 
 def require_votes(function: str, logits: Tensor, counts: Tensor, name: str = "counts") -> Tensor:
@@ -373,6 +452,48 @@ class _ScaleObjective:
         return -(self.weights * torch.sigmoid(self.positions - log_scale)).sum().item()
 
 
+class _TemperedObjective:
+    """Log-likelihood of the votes, with a normal prior of ln T, as a function of (ln T, ln s).
+
+    Beside the terms of `_ScaleObjective` it has those of the means, which the temperature changes.
+    """
+
+    def __init__(self, z: Tensor, votes: Tensor, most: int, one_precision: bool) -> None:
+        self.z, self.one_precision = z, one_precision
+        totals = votes.sum(1)
+        drawn = totals.clamp(max=most)
+        self.item, self.label = votes.nonzero(as_tuple=True)
+        c, n, m = votes[self.item, self.label], totals[self.item], drawn[self.item]
+        self.times = c * m / n
+        places, of_items, log_j, weights = [], [], [], []
+        for j in range(1, most):
+            weight = _prob_more_than(j, c, n, m)
+            place, of_item = (weight > 0).nonzero().flatten(), (drawn > j).nonzero().flatten()
+            places.append(place)
+            of_items.append(of_item)
+            log_j.append((math.log(j), len(place), len(of_item)))
+            weights.append(weight[place])
+        self.places, self.of_items, self.weights = (torch.cat(x) for x in (places, of_items, weights))
+        repeated = (torch.cat([z.new_full((row[i],), row[0]) for row in log_j]) for i in (1, 2))
+        self.log_j_of_classes, self.log_j_of_totals = repeated
+        log_probs = z.log_softmax(1).clamp(min=_LEAST_LOG_PROB)
+        self.of_independent_draws = (self.times * log_probs[self.item, self.label]).sum().item()
+
+    def value(self, parameters: Tensor) -> Tensor:
+        """Differentiable; without the prior."""
+        log_temperature, log_scale = parameters
+        log_alpha = tempered(self.z, log_temperature.exp(), self.one_precision)
+        total, seen = log_alpha.logsumexp(1), log_alpha[self.item, self.label]
+        means = (self.times * (seen - total[self.item])).sum()
+        of_classes = _softplus(self.log_j_of_classes - seen[self.places] - log_scale)
+        of_totals = _softplus(self.log_j_of_totals - total[self.of_items] - log_scale)
+        return means + (self.weights * of_classes).sum() - of_totals.sum()
+
+    def loss(self, parameters: Tensor) -> Tensor:
+        """Of an item."""
+        return (0.5 * parameters[0].square() - self.value(parameters)) / len(self.z)
+
+
 class _PriorObjective:
     """Log-likelihood of the votes under Dir(e^t m) of all items, at the likeliest mean m for each t.
 
@@ -446,6 +567,30 @@ def _maximise(objective: _ScaleObjective | _PriorObjective, low: float, high: fl
         middle = 0.5 * (left + right)
         left, right = (middle, right) if objective.slope(middle) > 0 else (left, middle)
     return 0.5 * (left + right)
+
+
+def _best_log_temperature(objective: _TemperedObjective) -> float:
+    """ln T of the best of a coarse grid with the scale, refined together with it by LBFGS."""
+    scales = torch.linspace(-LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, 15).tolist()
+    grid = [
+        objective.z.new_tensor([t, u]) for t in torch.linspace(*_LOG_TEMPERATURES).tolist() for u in scales
+    ]
+    start = min(grid, key=lambda one: objective.loss(one).item())
+    found = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [found], max_iter=60, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = objective.loss(found)
+            (found.grad,) = torch.autograd.grad(loss, found)
+        return loss.detach()
+
+    optimizer.step(closure)
+    improved = objective.loss(found.detach()) <= objective.loss(start)  # false if it is NaN
+    return (found if improved else start)[0].item()
 
 
 # The panel

@@ -23,7 +23,7 @@ def files(tmp_path, monkeypatch):
     logits = rng.normal(0, 2, (60, 3))
     rows = ["task,worker,label"]
     for item in range(60):
-        p = np.exp(logits[item]) / np.exp(logits[item]).sum()
+        p = rng.dirichlet(np.exp(logits[item]))
         voters = rng.choice(6, 5 if item < 30 else item % 5, replace=False)
         rows += [f"=img{item},w{who},{rng.choice(['cat', 'dog', 'fox'], p=p)}" for who in voters]
     (tmp_path / "votes.csv").write_text("\n".join(rows))

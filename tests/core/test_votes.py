@@ -18,8 +18,10 @@ from beliefmatch.votes import (
     expected_gain,
     fit_class_prior,
     fit_scale,
+    fitted_belief,
     fitted_scale,
     prob_of_majority,
+    tempered,
     votes_log_likelihood,
 )
 
@@ -169,6 +171,62 @@ def test_the_gain_of_a_scale_is_over_independent_draws_from_the_means():
     independent = (counts * logits.log_softmax(1)).sum(1).mean()
     assert found.gain == pytest.approx((scaled - independent).item(), rel=1e-9)
     assert found.scale == fit_scale(logits, counts)
+
+
+# The temperature
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 3.0])
+def test_the_temperature_and_scale_of_simulated_items_are_recovered(temperature, one_precision):
+    logits = 2 * torch.randn(8000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alpha = 3.0 * tempered(logits, temperature, one_precision).exp()
+    rng = np.random.default_rng(1)
+    shares = rng.gamma(alpha.numpy())
+    counts = torch.from_numpy(rng.multinomial(3, shares / shares.sum(1, keepdims=True)))
+    found = fitted_belief(logits, counts, one_precision=one_precision)
+    assert found.temperature == pytest.approx(temperature, rel=0.07)
+    assert found.scale == pytest.approx(3.0, rel=0.15)
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+def test_the_temperature_and_scale_are_the_likeliest_and_have_a_gain(one_precision):
+    logits, _ = items(400, 3, 0, seed=31, spread=1.0)
+    rng = np.random.default_rng(31)
+    counts = torch.tensor(np.stack([rng.multinomial(4, rng.dirichlet(a)) for a in logits.exp().numpy()]))
+    found = fitted_belief(logits, counts, one_precision=one_precision)
+    parameters = torch.tensor([found.temperature, found.scale], dtype=torch.float64).log().requires_grad_()
+    log_alpha = tempered(logits, parameters[0].exp(), one_precision) + parameters[1]
+    likelihood = votes_log_likelihood(log_alpha, counts, reduction="sum")
+    (grad,) = torch.autograd.grad(likelihood - 0.5 * parameters[0] ** 2, parameters)
+    assert grad.abs().max() < 1e-3
+    independent = (counts * logits.log_softmax(1)).sum()
+    assert found.gain == pytest.approx((likelihood - independent).item() / 400, rel=1e-9)
+
+
+@pytest.mark.parametrize("one_precision", [True, False])
+def test_the_temperature_stays_one_where_no_votes_tell_it(one_precision):
+    counts = simulated([1.0, 1.0, 1.0], 4, 60, seed=32)
+    alike = torch.zeros(60, 3, dtype=torch.float64)
+    found = fitted_belief(alike, counts, one_precision=one_precision)
+    assert found.temperature == pytest.approx(1.0)
+    assert found.scale == pytest.approx(fit_scale(tempered(alike, 1.0, one_precision), counts))
+    logits, few = items(1, 3, 2, seed=33)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)
+        found = fitted_belief(logits, few, one_precision=one_precision)
+    assert abs(math.log(found.temperature)) < 1.5  # one item, whose votes are for the unlikely classes
+
+
+def test_probabilities_of_zero_and_useless_ones_have_a_temperature():
+    rng = np.random.default_rng(34)
+    counts = torch.from_numpy(rng.multinomial(4, [0.5, 0.3, 0.2], 300))
+    certain = torch.where(torch.eye(3)[torch.arange(300) % 3] > 0, 0.0, -1e3).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)  # independent draws
+        found = fitted_belief(certain, counts, one_precision=True)
+    assert math.isfinite(found.gain) and found.temperature > 20.0
+    assert tempered(certain, found.temperature, True).exp().amax() < 0.6
 
 
 # The prior of all items
@@ -398,6 +456,29 @@ def test_the_expected_gain_is_what_the_votes_tell_about_the_majority():
     expected = entropy(prob_of_majority(logits, 5, votes)) - later
     assert torch.allclose(expected_gain(logits, 5, votes), expected, atol=1e-12)
     assert (expected > 0).all()
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+def test_many_classes_are_followed_up_in_groups_within_the_stated_bound(spread, monkeypatch):
+    """A majority is asked for once a group and not once a class; equal classes lose nothing."""
+    logits, votes = items(4, 80, 2, seed=41, spread=spread)
+    logits[1:] -= 3.0
+    found, calls = expected_gain(logits, 5, votes), []
+    monkeypatch.setattr("beliefmatch.votes._CLASSES_ALONE", 80)
+    exact = expected_gain(logits, 5, votes)
+    predictive = (logits.exp() + votes) / (logits.exp() + votes).sum(1, keepdim=True)
+    rest = predictive.sort(1).values[:, :-24].sum(1)
+    assert ((found - exact).abs() <= rest * math.log(80) + 1e-12).all()
+    assert torch.allclose(found, exact, rtol=0.03, atol=1e-12 if spread == 0 else 0.003)
+    monkeypatch.undo()
+
+    def counted(*args):
+        calls.append(args)
+        return prob_of_majority(*args)
+
+    monkeypatch.setattr("beliefmatch.votes.prob_of_majority", counted)
+    expected_gain(logits, 5, votes)
+    assert len(calls) <= 1 + 32
 
 
 def test_the_expected_gain_has_no_gradient_and_refuses_by_its_own_name():

@@ -1,5 +1,8 @@
 """The analysis of votes: beliefs with and without a model, settled items, annotators, replays."""
 
+import dataclasses
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -91,6 +94,60 @@ def test_the_precision_under_which_the_votes_are_likelier_is_used():
             assert one.gain == pytest.approx((likelihood - independent).item())
 
 
+def too_sure(items=1500, seed=21):
+    """Votes of whole panels, and a model whose logits are three times those of the mean votes."""
+    votes, logits = made_votes(items=items, panel=5, seed=seed)
+    return votes, ModelBelief("m", 3 * logits.log_softmax(1), has_precision=True, fits_temperature=True)
+
+
+def test_a_model_that_is_too_sure_errs_among_settled_items_as_often_as_promised():
+    whole, model = too_sure()
+    assert whole.rows is not None
+    kept = whole.rows[torch.arange(len(whole.rows)) % 5 < 2]  # the first two votes of each item
+    counts = torch.zeros_like(whole.counts)
+    counts.index_put_((kept[:, 0], kept[:, 2]), torch.ones(len(kept), dtype=torch.float64), accumulate=True)
+    two = dataclasses.replace(whole, counts=counts, rows=kept)
+    share = (whole.counts == whole.counts.amax(1, keepdim=True)).double()
+    wrong = 1 - share / share.sum(1, keepdim=True)
+
+    def errors(model):
+        record, table = analyse_votes(VotesInput(two, model), VotesConfig(confidence=0.9))
+        found = wrong.gather(1, table.consensus[:, None])[table.settled, 0].mean().item()
+        return record, found
+
+    record, realised = errors(model)
+    assert record.precisions[0].temperature == pytest.approx(3.0, rel=0.25)
+    assert realised == pytest.approx(record.expected_error_settled, abs=0.012)
+    assert not any(one.is_unusual for one in record.annotator_records)
+    as_it_comes, realised = errors(model._replace(fits_temperature=False))
+    assert {one.temperature for one in as_it_comes.precisions} == {1.0}
+    assert realised > 1.5 * as_it_comes.expected_error_settled
+
+
+def test_a_replay_that_errs_more_than_it_promises_warns():
+    votes, model = too_sure(items=800)
+    config = VotesConfig(repetitions=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArgumentWarning)
+        record, _ = analyse_votes(VotesInput(votes, model), config, replay=True)
+    assert not record.replay_doubts()
+    assert record.rule is not None
+    assert record.rule.temperature == pytest.approx(3.0, rel=0.25)
+    point = record.rule.at(0.95)
+    assert point.promised == pytest.approx(point.error, abs=0.02)
+    with pytest.warns(ArgumentWarning, match="promised"):
+        analyse_votes(VotesInput(votes, model._replace(fits_temperature=False)), config, replay=True)
+
+
+def test_a_replay_in_which_the_model_costs_votes_warns():
+    rng = np.random.default_rng(0)
+    counts = torch.from_numpy(rng.multinomial(5, [0.9, 0.06, 0.04], 400)).double()
+    votes = Votes("v", "counts", tuple(map(str, range(400))), CLASSES, counts)
+    wrong = ModelBelief("m", torch.tensor([[0.0, 3.0, 0.0]]).double().expand(400, 3), False, True)
+    with pytest.warns(ArgumentWarning, match="costs votes"):
+        analyse_votes(VotesInput(votes, wrong), VotesConfig(repetitions=2), replay=True)
+
+
 def test_probabilities_have_one_precision():
     votes, logits = made_votes(votes=5)
     record, _ = analyse_votes(VotesInput(votes, ModelBelief("m", logits, False)), VotesConfig())
@@ -117,8 +174,18 @@ def test_the_record_counts_what_the_table_of_items_holds():
     assert len(record.disputed) == 7 and VotesRecord.from_json(record.to_json()) == record
     heading, rows = item_rows(votes, table)
     assert len(rows) == len(votes.items) and all(len(row) == len(heading) for row in rows)
+    gains = [row[heading.index("expected_gain")] for row in rows]
+    assert [gain == "" for gain in gains] == settled.tolist()  # not computed, and not 0
     ranks = [row[heading.index("ask_order")] for row in rows]
     assert sorted(rank for rank in ranks if rank) == list(range(1, len(asked) + 1))
+
+
+def test_complete_panels_are_disputed_by_how_much_their_votes_differ():
+    counts = torch.tensor([[5, 0, 0], [3, 2, 0], [0, 0, 0], [4, 1, 0], [3, 1, 1], [2, 2, 1]]).double()
+    counts = torch.cat([counts, 5 * torch.eye(3).double()])
+    votes = Votes("v", "counts", tuple("abcdefghi"), CLASSES, counts)
+    record, _ = analyse_votes(VotesInput(votes), VotesConfig(shown=4))
+    assert [one.name for one in record.disputed] == ["f", "e", "b", "d"]
 
 
 def test_the_analysis_does_not_depend_on_the_order_of_votes_and_annotators():
@@ -167,6 +234,19 @@ def test_the_agreement_is_with_the_consensus_of_the_others():
     assert found["p"].deviation == pytest.approx((2 - 7 / 6) / np.sqrt(1 / 4 + 2 / 9))
 
 
+def test_repeated_votes_of_an_annotator_are_not_those_of_others():
+    """p votes x three times and y once, q and r y: p is held against two votes for y alone."""
+    rows = torch.tensor(
+        [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 2, 1], [0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]]
+    )
+    counts = torch.tensor([[3.0, 3.0], [2.0, 0.0]], dtype=torch.float64)
+    votes = Votes("v", "long", ("a", "b"), ("x", "y"), counts, ("p", "q", "r"), rows)
+    found = {one.name: one for one in annotator_records(votes, torch.zeros(2, 2, dtype=torch.float64))}
+    assert (found["p"].votes, found["p"].agreement) == (4, 0.25)
+    assert found["p"].expected == pytest.approx(3 / 4)
+    assert (found["q"].votes, found["q"].agreement) == (1, 0.0)  # three votes for x, two for y
+
+
 @pytest.fixture(scope="module")
 def replayed():
     votes, logits = made_votes(items=1500, panel=7, seed=7)
@@ -209,6 +289,16 @@ def test_a_replay_has_a_row_for_the_confidence_of_the_analysis():
     found = simulate(VotesInput(votes), VotesConfig(repetitions=1, confidence=0.93))
     confidences = [point.confidence for point in found.rules[0].points]
     assert 0.93 in confidences and confidences == sorted(confidences) and 0.95 in confidences
+
+
+def test_a_replay_may_be_judged_by_all_votes_of_the_items():
+    """The whole panel of three is then wrong as often as three votes miss the majority of nine."""
+    votes, _ = made_votes(items=400, panel=9, seed=12)
+    config = VotesConfig(panel=3, repetitions=1)
+    of_panel, of_all = (simulate(VotesInput(votes), config, of_all_votes=all_) for all_ in (False, True))
+    assert [p.votes for p in of_panel.rules[0].points] == [p.votes for p in of_all.rules[0].points]
+    assert of_all.fixed[-1].error > of_panel.fixed[-1].error
+    assert of_all.fixed[-1].error < of_all.fixed[0].error
 
 
 def test_a_replay_is_seeded():
@@ -259,6 +349,31 @@ def test_predictions_belong_to_items_by_name_and_bring_items_without_votes(tmp_p
     assert given.votes.counts.tolist() == [[2, 0, 0], [0, 1, 1], [0, 0, 0]]
     assert given.model is not None
     assert given.model.logits.tolist() == [[4, 5, 6], [1, 2, 3], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_the_named_column_of_items_names_the_rows_of_predictions_too(suffix, tmp_path):
+    (tmp_path / "v.csv").write_text("doc,count_x,count_y\na,2,0\nb,0,2\n")
+    predictions = tmp_path / f"p.{suffix}"
+    if suffix == "npz":
+        np.savez(predictions, doc=np.array(["b", "a"]), logits=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    else:
+        predictions.write_text("doc,id,logit_x,logit_y\nb,a,1,2\na,b,3,4")
+    votes, columns = f"{tmp_path / 'v.csv'}", VoteColumns(item="doc")
+    given = read_inputs(votes, columns=columns, predictions=f"{predictions}")
+    assert given.votes.items == ("a", "b")
+    assert given.model is not None and given.model.logits.tolist() == [[3, 4], [1, 2]]
+    assert given.votes.recognised is not None and "doc" in given.votes.recognised.values()
+
+
+def test_rows_without_the_named_column_of_items_are_taken_in_their_order_with_a_warning(tmp_path):
+    (tmp_path / "v.csv").write_text("doc,count_x,count_y\na,2,0\nb,0,2\n")
+    (tmp_path / "p.csv").write_text("logit_x,logit_y\n1,2\n3,4")
+    with pytest.warns(ArgumentWarning, match="`predictions` .* has no column 'doc'"):
+        given = read_inputs(
+            f"{tmp_path / 'v.csv'}", columns=VoteColumns(item="doc"), predictions=f"{tmp_path / 'p.csv'}"
+        )
+    assert given.model is not None and given.model.logits.tolist() == [[1, 2], [3, 4]]
 
 
 def test_rows_of_an_archive_belong_to_numbered_items(tmp_path):

@@ -73,7 +73,7 @@ def record(**changes):
         created="2026-01-01T00:00:00+00:00",
         wall_seconds=1.0,
         command=["beliefmatch", "votes", "votes.csv"],
-        precisions=[PrecisionRecord(ONE, 3.25, 0.2512), PrecisionRecord(OWN, 0.5, 0.1934)],
+        precisions=[PrecisionRecord(ONE, 3.25, 0.2512, 2.7), PrecisionRecord(OWN, 0.5, 0.1934, 2.1)],
         largest_votes=5,
     )
     return replace(made, **changes)
@@ -112,12 +112,45 @@ def test_the_card_of_the_replay_has_the_precision_and_the_confidence_of_the_anal
     assert "1.30" in card.value
 
 
+def test_a_replay_that_errs_more_than_promised_and_a_model_that_costs_votes_are_warnings():
+    assert not record().replay_doubts()
+    simulation = record().simulation
+    assert simulation is not None
+    alone, _, one = simulation.rules
+    sure = replace(one, points=points((0.9, 2.2, 0.182), (0.93, 2.3, 0.18), (0.95, 2.4, 0.17)))
+    cheap = replace(alone, points=points((0.9, 1.0, 0.19), (0.93, 1.2, 0.17), (0.95, 2.6, 0.03)))
+    changed = record(simulation=replace(simulation, rules=[cheap, sure]))
+    first, second = changed.replay_doubts()
+    assert "18.0 %" in first and "7.0 %" in first and "2.30" in second and "1.10" in second
+    shown = votes_page(changed).warnings
+    assert first in shown and second in shown
+    ties = [replace(point, promised=0.19) for point in sure.points]  # panels that tie are never settled
+    tied = replace(simulation, rules=[alone, replace(sure, points=ties)])
+    assert not any("promised" in text for text in record(simulation=tied).replay_doubts())
+
+
 @pytest.mark.parametrize(("largest", "votes", "warned"), [(1, 25, True), (3, 40, False), (None, 40, False)])
 def test_one_vote_an_item_is_warned_of_by_the_largest_number_and_not_by_the_mean(largest, votes, warned):
     one = record(
         largest_votes=largest, votes=votes, scale=None, precisions=[], simulation=None, annotator_records=[]
     )
     assert any("one vote an item" in text for text in votes_page(one).warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scale": 1e-6}, "agree too well"),
+        ({"scale": 1e6}, "differ too much"),
+        ({"scale": None, "precisions": [], "prior": [4e-7, 4e-7, 2e-7]}, "agree too well"),
+        ({"scale": None, "precisions": [], "prior": [9e5, 1e5, 0.0]}, "differ too much"),
+        ({}, None),
+        ({"scale": None, "precisions": [], "prior": [0.5, 0.2, 0.1]}, None),
+    ],
+)
+def test_votes_that_tell_no_precision_are_warned_of_in_words(changes, words):
+    warned = [text for text in votes_page(record(**changes)).warnings if "not to be trusted" in text]
+    assert len(warned) == (words is not None) and all(words in text for text in warned)
 
 
 def test_a_record_of_an_earlier_version_has_a_page():

@@ -6,7 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean, stdev
+from dataclasses import replace as replace_fields
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +40,14 @@ from beliefmatch.experiments.votes_record import (
     VotesRecord,
 )
 from beliefmatch.votes import (
+    FittedBelief,
     UnboundedScale,
     expected_gain,
     fit_class_prior,
-    fit_scale,
+    fitted_belief,
     fitted_scale,
     prob_of_majority,
+    tempered,
 )
 
 __all__ = [
@@ -78,12 +81,26 @@ class ModelBelief(NamedTuple):
     """Shape (N, K)."""
     has_precision: bool
     """Whether the rows have a precision, which may mean something or not: logits do, probabilities do not."""
+    fits_temperature: bool = False
+    """Whether a temperature is fitted with the precision: a network of unknown training may be too sure."""
 
     @property
-    def variants(self) -> dict[str, Tensor]:
-        """Log-concentrations up to one scale, by what the precision of an item comes from."""
-        probs = self.logits.log_softmax(1).clamp(min=-30.0)
-        return {**({OWN_PRECISION: self.logits} if self.has_precision else {}), ONE_PRECISION: probs}
+    def sources(self) -> tuple[str, ...]:
+        """What the precision of an item may come from."""
+        return (*([OWN_PRECISION] if self.has_precision else []), ONE_PRECISION)
+
+    def fit(self, source: str, counts: Tensor, items: Tensor, max_votes: int) -> FittedBelief:
+        """Scale and temperature of a precision, from the votes of some items."""
+        one, z, votes = source == ONE_PRECISION, self.logits[items], counts[items]
+        if self.fits_temperature:
+            return fitted_belief(z, votes, one_precision=one, max_votes=max_votes)
+        scale, gain = fitted_scale(tempered(z, 1.0, one), votes, max_votes=max_votes)
+        return FittedBelief(scale, 1.0, gain)
+
+    def log_alpha(self, source: str, fit: FittedBelief, items: Tensor) -> Tensor:
+        """Log-concentrations of some items before any vote."""
+        rows = tempered(self.logits[items], fit.temperature, source == ONE_PRECISION)
+        return rows + np.log(fit.scale)
 
 
 class VotesInput(NamedTuple):
@@ -100,6 +117,7 @@ class ItemTable(NamedTuple):
     prob_majority: Tensor
     settled: Tensor
     gain: Tensor
+    """Of one more vote; 0 for complete panels, and for settled items, where it is not asked for."""
     probs: Tensor
     """Mean of the belief after the votes, shape (N, K)."""
 
@@ -150,7 +168,7 @@ def read_inputs(
     if features is not None:
         found = features_from_file(features, labelled=False, argument="features")
         rows = torch.tensor(np.asarray(found.rows), dtype=torch.float32)
-        votes, rows = _aligned(votes, features, rows, "features")
+        votes, rows = _aligned(votes, features, rows, "features", columns.item)
         return VotesInput(votes, _fitted_on_features(votes, rows))
     assert predictions is not None
     with naming_arguments(_CALLER, path="predictions"):
@@ -159,8 +177,8 @@ def read_inputs(
     if class_names is None:
         votes = _with_classes_of(votes, read, classes, given.class_names, predictions)
     logits = given.values.double() if given.kind == "logits" else given.values.double().log()
-    votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions")
-    return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits"))
+    votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions", columns.item)
+    return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits", True))
 
 
 def _with_classes_of(
@@ -183,10 +201,20 @@ def _with_classes_of(
     raise fail(_CALLER, f"`class_names` must {expected}, got {received}.")
 
 
-def _aligned(votes: Votes, path: str, values: Tensor, argument: str) -> tuple[Votes, Tensor]:
-    """Votes and rows of the same items; items that have a row and no votes come last."""
-    names = _row_names(path)
+def _aligned(
+    votes: Votes, path: str, values: Tensor, argument: str, column: str | None
+) -> tuple[Votes, Tensor]:
+    """Votes and rows of the same items; items that have a row and no votes come last.
+
+    The rows are named by the column of the items of the votes, or by one of the default spellings.
+    """
+    field, names = _row_names(path, column)
+    by = "their order" if field is None else field
+    votes = replace_fields(votes, recognised={**(votes.recognised or {}), f"rows of {argument} by": by})
     if names is None:
+        if column is not None:
+            taken = "in the order of the items" if votes.form != "long" else "for the items numbered from 0"
+            warn(_CALLER, f"`{argument}` {path} has no column {column!r}; its rows are taken {taken}.")
         if votes.form != "long":
             if len(values) != len(votes.items):
                 expected = f"a row for each of the {len(votes.items)} items, or name its items"
@@ -203,29 +231,23 @@ def _aligned(votes: Votes, path: str, values: Tensor, argument: str) -> tuple[Vo
     items = (*votes.items, *others)
     counts = torch.cat([votes.counts, votes.counts.new_zeros(len(others), len(votes.class_names))])
     order = torch.tensor([places[item] for item in items])
-    extended = Votes(
-        votes.source,
-        votes.form,
-        items,
-        votes.class_names,
-        counts,
-        votes.annotators,
-        votes.rows,
-        votes.recognised,
-    )
-    return extended, values[order]
+    return replace_fields(votes, items=items, counts=counts), values[order]
 
 
-def _row_names(path: str) -> list[str] | None:
+def _row_names(path: str, column: str | None) -> tuple[str | None, list[str] | None]:
+    """Name of the column that names the rows, and the names, which differ."""
     file = open_arrays(path, caller=_CALLER)
-    field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
-    if field is None:
-        return None
-    names = [name if name is not None else "" for name in names_in(file, field.name)]
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise fail(_CALLER, f"`{field.name}` of {path} must name each row once, got {twice!r} twice.")
-    return names
+    if column is None or column not in file.names:
+        field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
+        if field is None:
+            return None, None
+        column = field.name
+    names, seen = [name or "" for name in names_in(file, column)], set[str]()
+    for name in names:
+        if name in seen:
+            raise fail(_CALLER, f"`{column}` of {path} must name each row once, got {name!r} twice.")
+        seen.add(name)
+    return column, names
 
 
 def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
@@ -321,8 +343,7 @@ def analyse_votes(
     simulation = simulate(given, config, on_step=on_step) if replay else None
     cast, settled = votes.counts.sum(1), table.settled
     left = config.panel - cast
-    has_votes = (cast > 0).nonzero().flatten()
-    disputed = has_votes[table.prob_majority[has_votes].argsort(stable=True)][: config.shown]
+    disputed = _disputed(votes.counts, table)[: config.shown]
     bins = (table.prob_majority * _BINS).long().clamp(max=_BINS - 1)
     record = VotesRecord(
         source=votes.source,
@@ -352,6 +373,8 @@ def analyse_votes(
         largest_votes=int(cast.max()),
         **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
     )
+    for doubt in record.replay_doubts():
+        warn(_CALLER, doubt)
     return record, table
 
 
@@ -409,16 +432,19 @@ def _belief(
     if model is None:
         prior = fit_class_prior(counts, max_votes=config.max_votes)
         return prior.expand_as(counts), [], prior
-    found, held = [], dict[str, list[warnings.WarningMessage]]()
-    for name, logits in model.variants.items():
+    everything = torch.arange(len(counts))
+    fits, held = dict[str, FittedBelief](), dict[str, list[warnings.WarningMessage]]()
+    for name in model.sources:
         with warnings.catch_warnings(record=True) as held[name]:
             warnings.simplefilter("always", UnboundedScale)
-            scale, gain = fitted_scale(logits, counts, max_votes=config.max_votes)
-        found.append(PrecisionRecord(name, scale, gain))
-    found.sort(key=lambda one: -one.gain)
-    for one in held[found[0].name]:  # of the precision that is used
+            fits[name] = model.fit(name, counts, everything, config.max_votes)
+    names = sorted(fits, key=lambda name: -fits[name].gain)
+    for one in held[names[0]]:  # of the precision that is used
         warnings.warn(one.message, stacklevel=level_of_caller())
-    return model.variants[found[0].name] + np.log(found[0].scale), found, None
+    found = [
+        PrecisionRecord(name, fits[name].scale, fits[name].gain, fits[name].temperature) for name in names
+    ]
+    return model.log_alpha(names[0], fits[names[0]], everything), found, None
 
 
 def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
@@ -445,6 +471,17 @@ def _after(log_alpha: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts > 0, torch.logaddexp(log_alpha, counts.log()), log_alpha).softmax(1)
 
 
+def _disputed(counts: Tensor, table: ItemTable) -> Tensor:
+    """Items with votes, the least sure majority first, then by the entropy of their votes.
+
+    A complete panel without a tie is sure of its majority, however much its votes differ.
+    """
+    items = counts.any(1).nonzero().flatten()
+    differ = torch.special.entr(counts[items] / counts[items].sum(1, keepdim=True)).sum(1)
+    keys = -differ.round(decimals=12).numpy(), table.prob_majority[items].round(decimals=12).numpy()
+    return items[torch.from_numpy(np.lexsort(keys))]
+
+
 def _item_record(votes: Votes, table: ItemTable, item: int) -> ItemRecord:
     return ItemRecord(
         name=votes.items[item],
@@ -457,15 +494,18 @@ def _item_record(votes: Votes, table: ItemTable, item: int) -> ItemRecord:
 
 
 def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
-    """Agreement of each annotator with the consensus of the others, least expected first."""
+    """Agreement of each annotator with the consensus of the others, least expected first.
+
+    All votes of an annotator for an item are left out of the others, where there are several.
+    """
     if votes.rows is None:
         return []
     people = len(votes.annotators)
+    own = _OwnVotes(votes)
     number, agreed, expected, variance = torch.zeros(4, people, dtype=torch.float64)
     for rows in votes.rows.split(100_000):
         item, annotator, label = rows.unbind(1)
-        others = votes.counts[item]
-        others[torch.arange(len(rows)), label] -= 1
+        others = votes.counts[item] - own.of(item, annotator)
         probability, consensus = _after(log_alpha[item], others).max(1)
         has_others = others.sum(1) > 0
         weight = has_others.double()
@@ -490,6 +530,30 @@ def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
             )
         )
     return sorted(found, key=lambda one: one.deviation)
+
+
+class _OwnVotes:
+    """Votes of an annotator for an item, who may have several."""
+
+    def __init__(self, votes: Votes) -> None:
+        assert votes.rows is not None
+        self.people, self.classes = len(votes.annotators), len(votes.class_names)
+        item, annotator, label = votes.rows.unbind(1)
+        codes = (item * self.people + annotator) * self.classes + label
+        codes, self.number = codes.unique(return_counts=True)
+        self.voter, self.label = codes // self.classes, codes % self.classes
+
+    def of(self, item: Tensor, annotator: Tensor) -> Tensor:
+        """Counts of shape (V, K)."""
+        voter = item * self.people + annotator
+        first = torch.searchsorted(self.voter, voter)
+        labels = torch.searchsorted(self.voter, voter, right=True) - first
+        row = torch.arange(len(voter)).repeat_interleave(labels)
+        nth = torch.arange(len(row)) - (labels.cumsum(0) - labels)[row]
+        place = first[row] + nth
+        counts = torch.zeros(len(voter), self.classes, dtype=torch.float64)
+        counts[row, self.label[place]] = self.number[place].double()
+        return counts
 
 
 def _dawid_skene(votes: Votes, table: ItemTable) -> dict[str, float]:
@@ -522,18 +586,21 @@ def _crowdkit() -> Any:
 # Simulation
 
 
-def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda _: None) -> Simulation:
+def simulate(
+    given: VotesInput, config: VotesConfig, *, of_all_votes: bool = False, on_step: OnStep = lambda _: None
+) -> Simulation:
     """Replay the votes of the items with a whole panel, and stop as soon as the majority is sure enough.
 
-    The truth is the majority of the panel; where it ties, an item errs by the share of the classes that were
-    not chosen. Scales and priors are fitted on the other half of the items, and never on those replayed.
+    The truth is the majority of the panel, or `of_all_votes` of the item; where it ties, an item errs by the
+    share of the classes that were not chosen. Scales and priors are fitted on the other half of the items,
+    and never on those replayed.
     """
     votes, model = given
     whole = _require_whole_panels(votes, config)
     confidences = sorted({*CONFIDENCES, config.confidence})
-    names = [NO_MODEL, *([] if model is None else model.variants)]
+    names = [NO_MODEL, *([] if model is None else model.sources)]
     runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
-    scales: dict[str, list[float]] = {name: [] for name in names}
+    fits: dict[str, list[FittedBelief]] = {name: [] for name in names}
     fixed: list[list[StoppingPoint]] = []
     replayed = 0
     for repetition in range(config.repetitions):
@@ -543,7 +610,8 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
         replayed = len(items)
         prefixes = _prefixes(votes.counts[items], config.panel, rng)
         final = prefixes[-1]
-        share = (final == final.amax(1, keepdim=True)).double()
+        truth = votes.counts[items] if of_all_votes else final
+        share = (truth == truth.amax(1, keepdim=True)).double()
         share /= share.sum(1, keepdim=True)
         fixed.append(_fixed(prefixes, share))
         halves = torch.arange(len(items)) % 2 == 0
@@ -556,13 +624,17 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
                     if model is None or name == NO_MODEL:
                         log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
                         continue
-                    logits = model.variants[name]
-                    scale = fit_scale(logits[fit_on], votes.counts[fit_on], max_votes=config.max_votes)
-                scales[name].append(scale)
-                log_alpha[part] = logits[apply_to] + np.log(scale)
+                    fit = model.fit(name, votes.counts, fit_on, config.max_votes)
+                fits[name].append(fit)
+                log_alpha[part] = model.log_alpha(name, fit, apply_to)
             runs[name].append(_stopped(log_alpha, prefixes, share, confidences))
     rules = [
-        SimulatedRule(name, _averaged(points), fmean(scales[name]) if scales[name] else None)
+        SimulatedRule(
+            name,
+            _averaged(points),
+            fmean(fit.scale for fit in fits[name]) if fits[name] else None,
+            geometric_mean(fit.temperature for fit in fits[name]) if fits[name] else None,
+        )
         for name, points in runs.items()
     ]
     return Simulation(replayed, rules, _averaged(fixed))
@@ -611,7 +683,9 @@ def _stopped(
         enough[-1] = True
         stop = enough.double().argmax(0)
         error = 1 - right.gather(0, stop[None])[0]
-        found.append(StoppingPoint(confidence, stop.double().mean().item(), error.mean().item()))
+        promised = 1 - best.gather(0, stop[None])[0]
+        votes, errors, expected = (x.double().mean().item() for x in (stop, error, promised))
+        found.append(StoppingPoint(confidence, votes, errors, promised=expected))
     return found
 
 
@@ -624,8 +698,16 @@ def _averaged(runs: Sequence[Sequence[StoppingPoint]]) -> list[StoppingPoint]:
     found = []
     for points in zip(*runs, strict=True):
         votes, errors = [one.votes for one in points], [one.error for one in points]
+        promises = [one.promised for one in points if one.promised is not None]
         found.append(
-            StoppingPoint(points[0].confidence, fmean(votes), fmean(errors), spread(votes), spread(errors))
+            StoppingPoint(
+                points[0].confidence,
+                fmean(votes),
+                fmean(errors),
+                spread(votes),
+                spread(errors),
+                fmean(promises) if promises else None,
+            )
         )
     return found
 
@@ -655,7 +737,7 @@ def item_rows(votes: Votes, table: ItemTable) -> tuple[list[str], list[list[Any]
             votes.class_names[consensus],
             f"{prob:.6f}",
             f"{settled}".lower(),
-            f"{gain:.6g}",
+            "" if settled else f"{gain:.6g}",
             place or "",
             *(f"{p:.6f}" for p in probs),
         ]

@@ -1,5 +1,7 @@
 """The record of an analysis of votes, and its options; imports without torch."""
 
+import math
+from itertools import pairwise
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -26,6 +28,10 @@ FEWEST_VOTES = 10
 """Of an annotator who may be marked as unusual."""
 UNUSUAL = -3.0
 """Standard deviations below the expected agreement from which on an annotator is marked."""
+
+
+_CLEAR = 2.0
+"""Standard deviations by which a replay must differ from what is promised to be warned of."""
 
 
 class VotesConfig(Config, frozen=True, kw_only=True):
@@ -64,7 +70,7 @@ class ItemRecord(RecordPart, frozen=True):
     prob_majority: float
     settled: bool
     gain: float
-    """Expected information gain of one more vote, in nats."""
+    """Expected information gain of one more vote, in nats; 0 for settled items, where it is not computed."""
 
 
 class AnnotatorRecord(RecordPart, frozen=True):
@@ -90,6 +96,8 @@ class PrecisionRecord(RecordPart, frozen=True):
     scale: float
     gain: float
     """Nats an item by which its votes are likelier than independent draws from the model's probabilities."""
+    temperature: float = 1.0
+    """Fitted with the scale, by which the logits are divided; 1 for heads fitted on features."""
 
 
 class StoppingPoint(RecordPart, frozen=True):
@@ -103,6 +111,8 @@ class StoppingPoint(RecordPart, frozen=True):
     votes_sd: float = 0.0
     """Over the repetitions."""
     error_sd: float = 0.0
+    promised: float | None = None
+    """Mean probability, at the stop, that the consensus is not the majority; None for fixed numbers."""
 
 
 class SimulatedRule(RecordPart, frozen=True):
@@ -112,6 +122,22 @@ class SimulatedRule(RecordPart, frozen=True):
     points: list[StoppingPoint]
     scale: float | None = None
     """Mean fitted scale, where the belief has one."""
+    temperature: float | None = None
+    """Geometric mean of the fitted temperatures, where the belief has one."""
+
+    def at(self, confidence: float) -> StoppingPoint:
+        """The point of the confidence, or the nearest."""
+        return min(self.points, key=lambda one: abs(one.confidence - confidence))
+
+    def votes_at(self, error: float) -> float | None:
+        """Votes an item at which the error is reached, by linear interpolation; None where it is not."""
+        points = sorted(self.points, key=lambda one: one.votes)
+        for before, after in pairwise(points):
+            if before.error >= error >= after.error:
+                fall = before.error - after.error
+                share = 0.0 if fall == 0 else (before.error - error) / fall
+                return before.votes + share * (after.votes - before.votes)
+        return points[0].votes if points[0].error <= error else None
 
 
 class Simulation(RecordPart, frozen=True):
@@ -149,7 +175,7 @@ class VotesRecord(Record, frozen=True):
     """Mean probability that the consensus is not the majority, over all items."""
     expected_error_settled: float | None
     disputed: list[ItemRecord]
-    """Items with votes whose majority is least sure, whatever further votes would tell."""
+    """Items with votes whose majority is least sure, of equal ones those whose votes differ most."""
     ask_next: list[ItemRecord]
     """Items of the largest gain, in this order."""
     confidences: list[int]
@@ -169,3 +195,42 @@ class VotesRecord(Record, frozen=True):
     largest_votes: int | None = None
     """Number of votes of the item that has most."""
     schema: str = VOTES_SCHEMA
+
+    @property
+    def rule(self) -> SimulatedRule | None:
+        """The rule that the analysis uses: the precision of a model that is used, else the votes alone."""
+        if self.simulation is None:
+            return None
+        rules = self.simulation.rules
+        used = self.precisions[0].name if self.precisions else rules[0 if self.scale is None else 1].name
+        return next(rule for rule in rules if rule.name == used)
+
+    def replay_doubts(self) -> list[str]:
+        """What the replay says against stopping by this belief, a sentence each."""
+        rule, simulation = self.rule, self.simulation
+        if rule is None or simulation is None:
+            return []
+        found, confidence = [], float(self.settings["confidence"])
+        point, sure = rule.at(confidence), f"{100 * confidence:g} %"
+        # panels that tie are never settled, and err as the belief says
+        promised = max(1 - confidence, point.promised or 0.0)
+        spread = math.hypot(point.error_sd, math.sqrt(promised * (1 - promised) / simulation.items))
+        if point.error > promised + _CLEAR * spread:
+            errors = f"{100 * point.error:.1f} % of the replayed consensuses are wrong"
+            found.append(
+                f"Stopping at {sure}, {errors}, where {100 * promised:.1f} % are promised: the probabilities "
+                "are too sure, and settled items are less certain than stated."
+            )
+        alone = simulation.rules[0]
+        if rule is not alone:
+            other = alone.at(confidence)
+            error_spread = math.hypot(point.error_sd, other.error_sd)
+            spread = math.hypot(point.votes_sd, other.votes_sd)
+            without = alone.votes_at(point.error)
+            at_less = alone.votes_at(max(point.error - _CLEAR * error_spread, 0.0))
+            if without is not None and at_less is not None and at_less < point.votes - _CLEAR * spread:
+                found.append(
+                    f"The model costs votes: at an error of {100 * point.error:.1f} % the replay takes "
+                    f"{point.votes:.2f} votes an item with it and {without:.2f} without it."
+                )
+        return found

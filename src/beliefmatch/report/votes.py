@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Any
 
-from beliefmatch.experiments.votes_record import ItemRecord, SimulatedRule, StoppingPoint, VotesRecord
+from beliefmatch.experiments.votes_record import ItemRecord, StoppingPoint, VotesRecord
 from beliefmatch.report.figure import Axis, Figure, Panel, Series
 from beliefmatch.report.page import Block, Card, Command, Facts, Page, Section, Text, facts_of, render_page
 from beliefmatch.report.style import REFERENCE, Look, looks
@@ -16,6 +16,8 @@ __all__ = ["csv_file", "stopping_table", "votes_files", "votes_page", "votes_tab
 
 _MOST_VOTES_SHOWN = 5  # classes of an item with their numbers of votes
 _MOST_ANNOTATORS = 25
+_LEAST, _LARGEST = 1.001e-6, 0.999e6
+"""Scales and precisions from which on they are the ends of their range."""
 _FIXED = "same number of votes for every item"
 
 
@@ -49,7 +51,7 @@ def votes_page(record: VotesRecord) -> Page:
     ]
     if record.simulation is not None:
         sections.insert(0, Section("Votes and error of early stopping", [*_stopping_blocks(record)]))
-    if len(record.precisions) > 1:
+    if record.precisions:
         sections.append(Section("Precision of the model", [_precision_table(record)]))
     if record.annotator_records:
         sections.append(Section("Annotators", [*_annotator_blocks(record)]))
@@ -98,8 +100,15 @@ def _lead(record: VotesRecord) -> str:
     return (
         f"{count_text(record.votes, 'vote')}{people} for {count_text(record.items, 'item')} "
         f"({mean:.2f} an item) and {len(record.class_names)} classes. "
-        f"Belief before any vote: {record.belief}."
+        f"Belief before any vote: {record.belief}{_fitted_words(record)}."
     )
+
+
+def _fitted_words(record: VotesRecord) -> str:
+    if not record.precisions:
+        return ""
+    used = record.precisions[0]
+    return f" (fitted to the votes: scale {used.scale:.3g}, temperature {used.temperature:.3g})"
 
 
 def _warnings(record: VotesRecord) -> list[str]:
@@ -111,7 +120,25 @@ def _warnings(record: VotesRecord) -> list[str]:
         found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
     if record.largest_votes == 1:
         found.append("The precision of the prior cannot be estimated from one vote an item.")
-    return found
+    return [*found, *_unbounded(record), *record.replay_doubts()]
+
+
+def _unbounded(record: VotesRecord) -> list[str]:
+    """What it means that the precision ends at an end of its range."""
+    precision = record.scale if record.prior is None else sum(record.prior)
+    if precision is None or _LEAST < precision < _LARGEST:
+        return []
+    if precision <= _LEAST:
+        return [
+            "These votes are too few, or agree too well, to estimate how much the votes of an item differ: "
+            "one vote settles an item here. The probabilities are not to be trusted until more items have "
+            "two votes or more, and some of these differ."
+        ]
+    return [
+        "These votes are too few, or differ too much within items, to estimate how much the items differ: "
+        "votes hardly change the belief about their item here. The probabilities are not to be trusted until "
+        "more items have two votes or more that agree better than by chance."
+    ]
 
 
 def _cards(record: VotesRecord) -> list[Card]:
@@ -138,20 +165,8 @@ def _error_words(record: VotesRecord) -> str:
     return f"{percent(record.expected_error_settled, 2)} among settled items"
 
 
-def _best_rule(record: VotesRecord) -> SimulatedRule | None:
-    """The rule that the analysis uses: the precision of a model that is used, else the votes alone."""
-    if record.simulation is None:
-        return None
-    rules = record.simulation.rules
-    used = record.precisions[0].name if record.precisions else rules[0 if record.scale is None else 1].name
-    return next(rule for rule in rules if rule.name == used)
-
-
 def _chosen_point(record: VotesRecord) -> StoppingPoint | None:
-    rule = _best_rule(record)
-    if rule is None:
-        return None
-    return min(rule.points, key=lambda one: abs(one.confidence - _confidence(record)))
+    return None if record.rule is None else record.rule.at(_confidence(record))
 
 
 def _advice(record: VotesRecord) -> list[str]:
@@ -247,7 +262,7 @@ def votes_tables(record: VotesRecord) -> list[Table]:
     ]
     if record.simulation is not None:
         tables.insert(0, stopping_table(record))
-    if len(record.precisions) > 1:
+    if record.precisions:
         tables.append(_precision_table(record))
     if record.annotator_records:
         tables.append(_annotator_table(record))
@@ -314,7 +329,7 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
                 Cell(_votes_text(record, item)),
                 Cell(record.class_names[item.consensus]),
                 Cell(item.prob_majority),
-                Cell(item.gain),
+                Cell(None if item.settled else item.gain),
             ],
         )
         for item in items
@@ -323,14 +338,20 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
 
 
 def _precision_table(record: VotesRecord) -> Table:
-    columns = [Column("scale", "fitted scale", digits=3), Column("gain", "gain, nats an item", digits=4)]
+    columns = [
+        Column("scale", "fitted scale", digits=3),
+        Column("temperature", "temperature", digits=3),
+        Column("gain", "gain, nats an item", digits=4),
+    ]
     rows = [
-        Row(one.name, [Cell(one.scale), Cell(one.gain)], is_chosen=place == 0)
+        Row(one.name, [Cell(one.scale), Cell(one.temperature), Cell(one.gain)], is_chosen=place == 0)
         for place, one in enumerate(record.precisions)
     ]
     caption = (
-        "Gain: log-likelihood of the votes of an item over that of independent draws from the model's "
-        "probabilities. The belief before any vote has the precision of the larger gain."
+        "The scale is the factor on the concentrations, which is the precision where all items have one; the "
+        "logits are divided by the temperature, above 1 where the model is too sure. Gain: log-likelihood of "
+        "the votes of an item over that of independent draws from the model's probabilities. The belief "
+        "before any vote has the precision of the larger gain."
     )
     return Table("Precision of the model", columns, rows, caption, row_title="precision")
 
