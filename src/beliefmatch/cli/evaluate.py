@@ -354,6 +354,7 @@ def predict(
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
         with naming_arguments("predict", "run"):
             restored = restore(Path(run))
+            _require_own_file(path, Path(run), inputs, overwrite)
             threshold = abstain if risk is None else risk_threshold(Path(run), risk)
             is_text = restored.tokenize is not None
             rate = _REFUSED if none_of_these is None and is_text else none_of_these
@@ -405,7 +406,6 @@ def _require_predict_options(context: typer.Context) -> None:
         raise fail("predict", f"`run` must be a directory (. for the current one), got {given['run']!r}.")
     if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
         raise fail("predict", f"`out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}.")
-    _require_own_file(Path(given["out"]), Path(given["run"]), given["inputs"], given["overwrite"])
     if given["workers"] < 0:
         raise fail("predict", f"`workers` must be at least 0, got {given['workers']}.")
     if given["abstain"] is not None and given["risk"] is not None:
