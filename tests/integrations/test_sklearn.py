@@ -57,6 +57,7 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:.*has no row of positive weight")
 def test_the_checks_of_scikit_learn_pass_with_the_defaults():
     found = check_estimator(BeliefClassifier(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None)
     assert [one["check_name"] for one in found if one["status"] == "failed"] == []
