@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -95,6 +96,8 @@ class Belief:
 
     def _repr_html_(self) -> str:
         """A picture for notebooks: the simplex for three classes, else the probabilities as bars."""
+        if self.log_alpha.is_meta:  # there are no values to draw
+            return f"<pre>{escape(repr(self))}</pre>"
         shape = tuple(self.batch_shape)
         rows = self.log_alpha.detach().movedim(self.dim, -1).reshape(math.prod(shape), self.num_classes)
         shown = Belief(rows[:_SHOWN]).cpu()
@@ -552,11 +555,18 @@ def _joined(name: str, join: Any, beliefs: Any, dim: int, *, new: int) -> Belief
 
 def _as_index(part: Any) -> Any:
     """Lists and arrays as tensors; everything else as it is."""
-    if isinstance(part, bool):
-        raise fail("Belief", "`[]` must be given integers, slices, masks or tensors, got a bool.", IndexError)
+    if (
+        isinstance(part, slice)
+        and part.step is not None
+        and (not isinstance(part.step, int) or part.step < 1)
+    ):
+        raise fail("Belief", f"`[]` must be given slices with a positive step, got {part}.", IndexError)
     if isinstance(part, list | np.ndarray):
         part = torch.as_tensor(part)
         part = part.long() if not part.numel() and part.dtype != torch.bool else part
+    is_bool = isinstance(part, bool | np.bool_)
+    if is_bool or (isinstance(part, Tensor) and part.dim() == 0 and part.dtype == torch.bool):
+        raise fail("Belief", "`[]` must be given integers, slices, masks or tensors, got a bool.", IndexError)
     if isinstance(part, Tensor) and part.dtype == torch.uint8:
         return part.long()  # torch would take it for a mask
     return part

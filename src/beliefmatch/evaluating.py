@@ -72,7 +72,8 @@ def evaluate(
         ood: Predictions for examples that belong to no class, by the name of their set. Of one model
             `{"svhn": array}`, of several `{"svhn": {"a": array, "b": array}}`; logits where the model has
             logits, else probabilities.
-        class_names: One name for each class; "0", "1", ... by default.
+        class_names: One name for each class; by default those that the headings of a data frame tell, such
+            as prob_cat or the texts of `targets`, else "0", "1", ...
         images: Images of the examples, of shape (N, H, W), (N, H, W, C) or (N, C, H, W), shown on the page
             for mistakes and doubtful examples.
         name: Name of the model, where there is one.

@@ -7,7 +7,8 @@ features of a network, which take seconds to fit.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch._labels import target_confidence_of
-from beliefmatch._validate import describe, fail, require_finite_number
+from beliefmatch._utils import short_repr
+from beliefmatch._validate import describe, fail, require_finite_number, require_values
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features, require_labels
 from beliefmatch.adaptation.fitted import FittedHead
@@ -57,7 +59,8 @@ def choose_kl_weight(
             rows that it was not trained on; on rows that it knows by heart, the classes look easier than they
             are and λ comes out too small. The inputs of the network only where a linear model of them does
             nearly as well as the network; a warning is issued where it does no better than the base rates.
-        targets: Class ids (N,), integers, or counts (N, K), floating point.
+        targets: Class ids (N,), integers from 0 without a gap, or counts (N, K), floating point. Counts state
+            the number of classes, so that a class may be without votes.
         kl_weights: Values of λ to choose from. By default a path that starts where λ hardly matters and ends
             where the NLL rises.
         prior: β of the prior.
@@ -134,21 +137,45 @@ def _fit(
     if beta <= 0:
         raise fail(_NAME, f"`prior` must be positive, got {prior!r}.")
     if kl_weights is not None:
+        if isinstance(kl_weights, str) or not isinstance(kl_weights, Iterable) or np.ndim(kl_weights) == 0:
+            raise fail(
+                _NAME, f"`kl_weights` must be a list of numbers, got {describe(kl_weights)}.", TypeError
+            )
         given = [require_finite_number(_NAME, "kl_weights", one) for one in kl_weights]
         if not given or min(given) <= 0:
             raise fail(_NAME, f"`kl_weights` must be positive values of λ, got {list(kl_weights)!r}.")
         kl_weights = given
     rows = _features(features, targets)
-    if rows.targets.dim() == 1 and int(rows.targets.min()) < 0:
-        raise fail(_NAME, f"`targets` must be class ids from 0, got {int(rows.targets.min())}.")
-    classes = int(rows.targets.max()) + 1 if rows.targets.dim() == 1 else rows.targets.shape[1]
-    if classes < 2:
-        raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")
+    classes = (_classes_of_ids if rows.targets.dim() == 1 else _classes_of_counts)(rows.targets)
     require_labels(_NAME, "features", rows, classes, rows.width)
     search = HeadSearch(rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise)
     search.belief_matching(search.softmax(), beta)
     heads = [one for one in search.heads if one.candidate.kind == "belief_matching"]
     return _Fitted(heads, search.nll, beta, classes)
+
+
+def _classes_of_ids(ids: Tensor) -> int:
+    """Number of classes, each of which must have an example: λ depends on how many there are."""
+    found = ids.unique()
+    least, classes = int(found[0]), int(found[-1]) + 1
+    if least < 0:
+        raise fail(_NAME, f"`targets` must be class ids from 0, got {least}.")
+    if len(found) < classes:
+        absent = int((found != torch.arange(len(found))).nonzero()[0])
+        fact = f"`targets` must have examples of all classes from 0 to {classes - 1}, got none of {absent}"
+        remedy = "number the classes from 0 without a gap, or give counts (N, K)"
+        raise fail(_NAME, f"{fact}; {remedy}.")
+    if classes < 2:
+        raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")
+    return classes
+
+
+def _classes_of_counts(counts: Tensor) -> int:
+    """Number of classes. Counts state it, so that a class may be without votes."""
+    require_values(_NAME, "targets", counts, counts.isfinite() & (counts >= 0), "finite counts, at least 0")
+    if (voted := int(counts.any(0).sum())) < 2:
+        raise fail(_NAME, f"`targets` must have votes for at least 2 classes, got votes for {voted}.")
+    return counts.shape[1]
 
 
 def _features(features: Any, targets: Any) -> Features:
@@ -169,10 +196,21 @@ def _features(features: Any, targets: Any) -> Features:
 
 def _as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta:
+            received = f"a {value.layout}".replace("torch.", "") if not value.is_meta else "a meta"
+            raise fail(_NAME, f"`{name}` must be dense and hold values, got {received} tensor.", TypeError)
         return value.detach().cpu()
+    if isinstance(value, np.ma.MaskedArray):
+        raise fail(_NAME, f"`{name}` must be an array without a mask, got a masked one.", TypeError)
     try:
-        return torch.from_numpy(np.array(value, order="C"))  # a copy: frames give read-only arrays
+        array = np.array(value, order="C")  # a copy: frames give read-only arrays
     except (TypeError, ValueError) as error:
         raise fail(
             _NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError
         ) from error
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:  # text and other objects
+        others = (one for one in array.flat if not isinstance(one, Number))
+        received = f"{type(value).__name__} with {short_repr(next(others, value))}"
+        raise fail(_NAME, f"`{name}` must be numbers, got {received}.", TypeError) from error

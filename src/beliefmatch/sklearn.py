@@ -5,8 +5,11 @@ Needs `pip install "beliefmatch[sklearn]"`.
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
+from itertools import pairwise
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
@@ -58,6 +61,7 @@ _KL_WEIGHTS_TIMES_CLASSES = (
 )  # λK of networks, for one vote a row; the first with every weight decay
 _DEFAULT_WEIGHT_DECAY, _DEFAULT_KL_WEIGHT_TIMES_CLASSES = 1e-3, 1e-2  # where nothing can be cross-validated
 _CONFIDENCE = 0.9  # threshold of `abstain`
+_MOST_WEIGHTS = 10**9  # of a network, 4 GB
 _MAX_LOGITS = 4_000_000  # computed at once
 _SHOWN = 10  # classes in a message
 _LARGEST = {
@@ -161,21 +165,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             sample_weight: Weight of the loss of each row, (N,). A weight of 0 leaves the row out. Two votes
                 for a row are not the same as a weight of 2: votes outweigh the prior, a weight does not.
         """
-        options = self._options()
-        rows, labels = self._validated(X, y, reset=True)
-        self.classes_ = labels.classes
-        weights = _sample_weights(sample_weight, rows)
-        used = weights > 0
-        if not used.any():
-            raise fail(_NAME, "`sample_weight` must be positive for at least one row, got none.")
-        _require_prior_of(options.prior, len(labels.classes))
-        self._scaler = _fitted(StandardScaler(), rows[used], weights[used])
-        data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
-        _warn_of_labels(labels.take(used))
-        _warn_of_features(rows[used], data.rows)
-        random = check_random_state(self.random_state)
-        folds = _folds(self.cv, data, labels.given, used, random)
-        self._choose(data, folds, options, seed=int(random.randint(2**31)))
+        with self._kept_on_failure():
+            self._fit(X, y, sample_weight)
         return self
 
     def partial_fit(
@@ -198,50 +189,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
                 call, else 0 to K − 1.
             sample_weight: Weight of the loss of each row.
         """
-        options = self._options()
-        is_first = not hasattr(self, "_layers")
-        rows, labels = self._validated(
-            X, y, reset=is_first, classes=None if classes is None else np.asarray(classes), is_part=True
-        )
-        if is_first:
-            self.classes_ = labels.classes
-            self._scaler = StandardScaler()
-        elif not np.array_equal(labels.classes, self.classes_):
-            expected = f"the same as before, {self.classes_.tolist()}"
-            raise fail(_NAME, f"`classes` must be {expected}, got {labels.classes.tolist()}.")
-        weights = _sample_weights(sample_weight, rows)
-        used = weights > 0
-        if not used.any():
-            return self
-        _require_prior_of(options.prior, len(labels.classes))
-        _fitted(self._scaler, rows[used], weights[used])
-        data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
-        if is_first:
-            hidden = _HIDDEN if options.hidden is None else options.hidden
-            candidate = _default_candidate(options, data)
-            seed = int(check_random_state(self.random_state).randint(2**31))
-            self._set(_initial(hidden, [candidate], data, [seed]), hidden, candidate)
-            self.cv_results_, self.n_iter_ = _results([]), 0
-        members = len(self._layers[0][0])
-        self.kl_weight_ = options.kl_weight or self.kl_weight_
-        self.weight_decay_ = options.weight_decay or self.weight_decay_
-        candidates = [_candidate(self.kl_weight_, self.weight_decay_, options.prior)] * members
-        learning_rate = float(self.learning_rate)
-        if hasattr(self, "_training"):
-            self._training.change(candidates, learning_rate)
-        else:
-            self._training = NetworkTraining(self._layers, candidates, learning_rate)
-            self._random = check_random_state(self.random_state)
-        self._training.epoch(
-            data.rows,
-            data.targets,
-            data.weights.expand(members, -1),
-            batch_size=self._schedule(data).batch_size,
-            generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
-        )
-        _require_finite(self._training.layers, learning_rate)
-        self._layers = self._training.layers
-        self.n_iter_ += 1
+        with self._kept_on_failure():
+            self._partial_fit(X, y, classes, sample_weight)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -333,7 +282,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         for name in ("max_iter", "n_iter_no_change"):
             if require_index(_NAME, name, getattr(self, name)) < 1:
                 raise fail(_NAME, f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
-        if self.batch_size != "auto" and require_index(_NAME, "batch_size", self.batch_size) < 1:
+        if not _is_auto(self.batch_size) and require_index(_NAME, "batch_size", self.batch_size) < 1:
             raise fail(_NAME, f'`batch_size` must be at least 1 or "auto", got {self.batch_size!r}.')
         _positive("learning_rate", self.learning_rate)
         if not isinstance(self.early_stopping, (bool, np.bool_)):
@@ -352,7 +301,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _schedule(self, data: "_Data") -> Schedule:
-        size = min(256, max(32, len(data.rows) // 5)) if self.batch_size == "auto" else int(self.batch_size)
+        size = min(256, max(32, len(data.rows) // 5)) if _is_auto(self.batch_size) else int(self.batch_size)
         return Schedule(
             max_epochs=int(self.max_iter),
             learning_rate=float(self.learning_rate),
@@ -397,6 +346,79 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         return torch.from_numpy(standardized.astype(np.float32, order="C"))
 
     # Fitting
+
+    @contextmanager
+    def _kept_on_failure(self) -> Iterator[None]:
+        """What was fitted before stays, where the block fails."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        options = self._options()
+        rows, labels = self._validated(X, y, reset=True)
+        weights = _sample_weights(sample_weight, rows)
+        used = weights > 0
+        if not used.any():
+            raise fail(_NAME, "`sample_weight` must be positive for at least one row, got none.")
+        _require_prior_of(options.prior, len(labels.classes))
+        self.classes_, self._scaler = labels.classes, _fitted(StandardScaler(), rows[used], weights[used])
+        data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
+        _warn_of_labels(labels.take(used))
+        _warn_of_features(rows[used], data.rows)
+        random = check_random_state(self.random_state)
+        folds = _folds(self.cv, data, labels.given, used, random)
+        self._choose(data, folds, options, seed=int(random.randint(2**31)))
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> None:
+        options = self._options()
+        is_first = not hasattr(self, "_layers")
+        rows, labels = self._validated(
+            X, y, reset=is_first, classes=None if classes is None else _known_classes(classes), is_part=True
+        )
+        if is_first:
+            self.classes_ = labels.classes
+            self._scaler = StandardScaler()
+        elif not np.array_equal(labels.classes, self.classes_):
+            expected = f"the same as before, {self.classes_.tolist()}"
+            raise fail(_NAME, f"`classes` must be {expected}, got {labels.classes.tolist()}.")
+        weights = _sample_weights(sample_weight, rows)
+        used = weights > 0
+        if not used.any():
+            return
+        _require_prior_of(options.prior, len(labels.classes))
+        self._scaler = _fitted(deepcopy(self._scaler), rows[used], weights[used])
+        data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
+        if is_first:
+            hidden = _HIDDEN if options.hidden is None else options.hidden
+            candidate = _default_candidate(options, data)
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            self._set(_initial(hidden, [candidate], data, [seed]), hidden, candidate)
+            self.cv_results_, self.n_iter_ = _results([]), 0
+        members = len(self._layers[0][0])
+        self.kl_weight_ = options.kl_weight or self.kl_weight_
+        self.weight_decay_ = options.weight_decay or self.weight_decay_
+        candidates = [_candidate(self.kl_weight_, self.weight_decay_, options.prior)] * members
+        learning_rate = float(self.learning_rate)
+        if hasattr(self, "_training"):
+            self._training.change(candidates, learning_rate)
+        else:
+            self._training = NetworkTraining(self._layers, candidates, learning_rate)
+            self._random = check_random_state(self.random_state)
+        self._training.epoch(
+            data.rows,
+            data.targets,
+            data.weights.expand(members, -1),
+            batch_size=self._schedule(data).batch_size,
+            generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
+        )
+        _require_finite(self._training.layers, learning_rate)
+        self._layers = self._training.layers
+        self.n_iter_ += 1
 
     def _choose(self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int) -> None:
         """Fit the architectures in question and keep the better one."""
@@ -631,11 +653,15 @@ def _one_network(
 
 
 def _initial(hidden: tuple[int, ...], candidates: list[Candidate], data: _Data, seeds: list[int]) -> Layers:
+    sizes = (data.rows.shape[1], *hidden, data.classes)
+    if (weights := sum(size * width for size, width in pairwise(sizes))) > _MOST_WEIGHTS:
+        fact = f"`hidden_layer_sizes` must give at most {_MOST_WEIGHTS:,} weights"
+        raise fail(_NAME, f"{fact}, got {hidden} for {sizes[0]} features: {weights:,}.")
     counts = data.targets
     if counts.dim() == 1:
         counts = torch.nn.functional.one_hot(counts, data.classes).float()
     shares = (data.weights[:, None] * counts).sum(0) / data.weights.sum()
-    return initial_layers((data.rows.shape[1], *hidden, data.classes), candidates, shares, seeds)
+    return initial_layers(sizes, candidates, shares, seeds)
 
 
 def _results(fits: list[_Fit]) -> dict[str, list[Any]]:
@@ -671,6 +697,8 @@ def _folds(
         splitter: Any = check_cv(cv, given, classifier=True)
         splits = splitter.split(np.zeros((len(used), 1)), given)
         of_all = [[_row_indices(one, len(used)) for one in pair] for pair in splits]
+        if not of_all:
+            raise fail(_NAME, f"`cv` must give at least one pair of row indices, got {describe(cv)}.")
         pairs = [[place[one[used[one]]] for one in pair] for pair in of_all]
     scorable = data.scorable.numpy() > 0
     return [_Fold(*one) for one in pairs if len(one[0]) and scorable[one[1]].any()]
@@ -779,18 +807,20 @@ def _require_finite(layers: Layers, learning_rate: float, nll: float = math.nan)
 
 
 def _warn_of_labels(labels: _Labels) -> None:
-    """Warn of classes with a single row, and of those without a vote."""
+    """Warn of classes with a single row of positive weight or none, and of those without a vote."""
+    prior_alone = "only the prior gives such a class a probability"
     if labels.targets.ndim == 1:
         rows = np.bincount(labels.targets, minlength=len(labels.classes))
-        fact, effect = "has a single row of", "cross-validation cannot both fit and score such a class"
+        once = "cross-validation cannot both fit and score such a class"
+        found = [("has no row of positive weight of", prior_alone, rows == 0)]
+        found.append(("has a single row of", once, rows == 1))
     else:
-        rows = 1 + labels.targets.any(0)
-        fact, effect = "has no vote for", "only the prior gives such a class a probability"
-    if not (rows == 1).any():
-        return
-    single = labels.classes[rows == 1]
-    which = "class" if len(single) == 1 else "each of the classes"
-    warn(_NAME, f"`y` {fact} {which} {_named(single)}; {effect}.")
+        found = [("has no vote for", prior_alone, ~labels.targets.any(0))]
+    for fact, effect, is_meant in found:
+        if is_meant.any():
+            meant = labels.classes[is_meant]
+            which = "class" if len(meant) == 1 else "each of the classes"
+            warn(_NAME, f"`y` {fact} {which} {_named(meant)}; {effect}.")
 
 
 def _named(classes: np.ndarray) -> str:
@@ -868,7 +898,7 @@ def _labels(given: np.ndarray, classes: np.ndarray | None, is_part: bool) -> _La
     """Class ids of labels; `classes` are those that are known."""
     if given.ndim == 2:
         message = "A column-vector y was passed when a 1d array was expected; it is used as y.ravel()."
-        warnings.warn(message, DataConversionWarning, stacklevel=4)
+        warnings.warn(message, DataConversionWarning, stacklevel=level_of_caller())
         given = given.ravel()
     check_classification_targets(given)
     if classes is None and is_part:
@@ -883,6 +913,22 @@ def _labels(given: np.ndarray, classes: np.ndarray | None, is_part: bool) -> _La
     if len(unknown := found[classes[places] != found]):
         raise fail(_NAME, f"`y` must have labels of {_named(classes)}, got {unknown[:1].tolist()[0]!r}.")
     return _Labels(classes, places[ids], given)
+
+
+def _known_classes(classes: Any) -> np.ndarray:
+    """Labels of all classes as the user lists them, which must have an order."""
+    found = np.asarray(classes)
+    if found.ndim != 1:
+        raise fail(_NAME, f"`classes` must be a list of labels, got {describe(classes)}.", TypeError)
+    for one in found.tolist():
+        if one is None or one != one:
+            raise fail(_NAME, f"`classes` must be labels, got {one!r} among them.")
+    try:
+        np.unique(found)
+    except TypeError as error:
+        got = describe(classes)
+        raise fail(_NAME, f"`classes` must be labels of one type, got {got}.", TypeError) from error
+    return found
 
 
 def _hidden(sizes: Any) -> tuple[int, ...]:

@@ -533,6 +533,7 @@ def test_predict_gives_sets_that_hold_the_class_as_often_as_asked(adapted, tmp_p
     assert least == pytest.approx(own[len(own) - int(np.ceil(0.9 * (len(own) + 1)))].item(), abs=1e-9)
     np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 17, (9, 8, 8)).astype(np.uint8))
     line = ["predict", f"{adapted.directory}", f"{tmp_path / 'a.npy'}", "--out", f"{tmp_path / 'a.csv'}"]
+    line.append("--overwrite")
     assert main([*line, "--coverage", "0.9"]) == 0
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
     for row in rows:
@@ -547,6 +548,7 @@ def test_predict_marks_images_of_none_of_the_classes(adapted, tmp_path, capsys):
     images = np.random.default_rng(0).integers(0, 240, (30, 8, 8)).astype(np.uint8)
     np.save(tmp_path / "noise.npy", images)
     line = ["predict", f"{adapted.directory}", f"{tmp_path / 'noise.npy'}", "--out", f"{tmp_path / 'a.csv'}"]
+    line.append("--overwrite")
     assert main(line) == 0
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
     assert {row["none_of_these"] for row in rows} == {"0"}

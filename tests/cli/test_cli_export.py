@@ -178,7 +178,7 @@ def predicted(run, place, rows, names=("age", "height", "town", "colour")):
     data, out = write_table(place / "new.csv", rows, names), place / "predictions.json"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a town that no training row had
-        assert main(["predict", f"{run}", f"{data}", "--out", f"{out}"]) == 0
+        assert main(["predict", f"{run}", f"{data}", "--out", f"{out}", "--overwrite"]) == 0
     return np.array([one["probs"] for one in json.loads(out.read_text("utf-8"))["predictions"]])
 
 

@@ -80,6 +80,31 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(run, tmp_path, capsys):
         assert word in refused(["predict", f"{run}", f"{path}", "--out", f"{tmp_path / 'p.csv'}"], capsys)
 
 
+def test_predictions_replace_neither_the_table_nor_the_run_nor_an_earlier_file(run, tmp_path, capsys):
+    path = write(tmp_path / "new.csv", [("30", "Rome")], ("age", "town"))
+    out = tmp_path / "p.csv"
+    line = ["predict", f"{run}", f"{path}", "--out"]
+    assert main([*line, f"{out}"]) == 0
+    capsys.readouterr()
+    before = {one: one.read_bytes() for one in (path, out, run / "record.json")}
+    (tmp_path / "link.csv").symlink_to(path)
+    taken = {
+        path: "inputs",
+        tmp_path / "link.csv": "inputs",
+        run / "record.json": "run",
+        run / "p.csv": "run",
+    }
+    for place, reason in taken.items():
+        for more in ([], ["--overwrite"]):
+            err = refused([*line, f"{place}", *more], capsys)
+            assert err.startswith("beliefmatch predict: `--out` ") and reason in err
+    assert "`--overwrite`" in refused([*line, f"{out}"], capsys)
+    assert before == {one: one.read_bytes() for one in before} and not (run / "p.csv").exists()
+    write(path, [("30", "Rome"), ("40", "Bern")], ("age", "town"))
+    assert main([*line, f"{out}", "--overwrite"]) == 0
+    assert len(out.read_text("utf-8").splitlines()) == 3
+
+
 def test_a_network_of_a_table_is_not_adapted(run, capsys):
     assert "table" in refused(["adapt", "--model", f"{run}", "--data", "digits"], capsys)
 

@@ -139,6 +139,7 @@ def test_predict_reads_files_and_standard_input(adapted, workspace, tmp_path, mo
     assert main(["predict", f"{adapted}", *given, "--out", f"{out}"]) == 0
     assert [row["class"] for row in table(out)] == ["money", "food", "travel", "food"]
     many = ["predict", f"{adapted}", f"{workspace / 'data' / 'train.csv'}", "--verbose", "--out", f"{out}"]
+    many.append("--overwrite")
     capsys.readouterr()
     assert main(many) == 0
     shown = capsys.readouterr().out

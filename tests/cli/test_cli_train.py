@@ -258,7 +258,7 @@ def test_a_risk_determines_the_threshold_on_validation_images(run, digits, tmp_p
     for row in table(out):
         assert (row["abstained"] == "1") == (float(row["confidence"]) < threshold)
     assert "`--risk`" in refused(
-        ["predict", f"{run}", f"{tmp_path}", "--risk", "1e-9", "--out", f"{out}"], capsys
+        ["predict", f"{run}", f"{tmp_path}", "--risk", "1e-9", "--out", f"{tmp_path / 'b.csv'}"], capsys
     )
 
 

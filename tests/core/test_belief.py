@@ -305,6 +305,11 @@ def test_a_risk_that_no_threshold_keeps_abstains_from_everything_with_a_warning(
 BATCH = torch.arange(2 * 5 * 4 * 6, dtype=DOUBLE).reshape(2, 5, 4, 6).sin()  # 5 classes along dim 1
 
 
+def test_a_belief_without_values_has_a_text_in_place_of_its_picture():
+    belief = Belief(torch.zeros(2, 3, device="meta"))
+    assert repr(belief) in belief._repr_html_()
+
+
 @pytest.mark.parametrize(
     "index",
     [
@@ -571,6 +576,10 @@ def test_integers_of_numpy_are_accepted():
         (lambda: IMAGES[0, 0, 0], IndexError, r"Belief: `\[\]`"),
         (lambda: IMAGES[..., ...], IndexError, r"Belief: `\[\]`"),
         (lambda: IMAGES[True], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[torch.tensor(True)], IndexError, r"Belief: `\[\]` .*bool"),
+        (lambda: IMAGES[np.array(True)], IndexError, r"Belief: `\[\]` .*bool"),
+        (lambda: IMAGES[np.True_], IndexError, r"Belief: `\[\]` .*bool"),
+        (lambda: IMAGES[::-1], IndexError, r"Belief: `\[\]` .*positive step"),
         (lambda: IMAGES[torch.ones(3, dtype=torch.bool)], IndexError, r"Belief: `\[\]`"),
         (lambda: IMAGES["a"], (IndexError, TypeError), r"Belief: `\[\]`"),
         (lambda: Belief.cat([]), TypeError, "Belief.cat: `beliefs`"),

@@ -17,7 +17,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from beliefmatch import Belief, Evaluation, evaluate
 from beliefmatch.cli import main
-from beliefmatch.data.predictions import Predictions
+from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from commands import files_below, python
 
@@ -300,6 +300,8 @@ def test_the_pictures_of_two_evaluations_in_one_notebook_do_not_refer_to_each_ot
         ({"logits": LOGITS[:0], "targets": TARGETS[:0]}, ValueError, "logits"),
         ({"logits": torch.tensor(LOGITS).to_sparse()}, ValueError, "logits"),
         ({"logits": torch.zeros(N, K, device="meta")}, ValueError, "logits"),
+        ({"logits": np.ma.array(LOGITS, mask=LOGITS > 0)}, ValueError, "logits` .*mask"),
+        ({"logits": LOGITS, "targets": np.ma.array(TARGETS)}, ValueError, "targets` .*mask"),
         ({"logits": LOGITS, "targets": None}, ValueError, "targets"),
         ({"logits": LOGITS, "targets": TARGETS[1:]}, ValueError, "targets"),
         ({"logits": LOGITS, "targets": TARGETS + 1}, ValueError, "targets"),
@@ -373,6 +375,38 @@ def test_records_that_cannot_be_read_are_named(tmp_path):
             Evaluation.load(path)
     with pytest.raises(ValueError, match="`records`"):
         Evaluation.load()
+
+
+def test_probabilities_that_are_given_as_logits_are_warned_of_by_the_name_of_the_model():
+    found = evaluate(logits={"good": LOGITS, "bad": PROBS}, targets=TARGETS, resamples=0)
+    (warning,) = found.warnings
+    assert "logits of bad " in warning and "probs" in warning
+    assert evaluate(probs=PROBS, targets=TARGETS, resamples=0).warnings == []
+
+
+def test_headings_of_a_frame_name_the_classes_as_those_of_a_file_do(tmp_path):
+    names = ["cat", "dog", "owl", "elk"]
+    for headings, targets in (
+        (names, [names[one] for one in TARGETS]),
+        ([f"prob_{name}" for name in names], TARGETS),
+        ([f"{name} prob" for name in names], TARGETS),
+    ):
+        frame = pd.DataFrame(PROBS, columns=headings)
+        found = evaluate(probs=frame, targets=targets, resamples=0)
+        frame.assign(label=targets).to_csv(tmp_path / "a.csv", index=False)
+        of_file = read_predictions(tmp_path / "a.csv")
+        assert found.record.class_names == names == list(of_file.class_names)
+        assert found.nll == evaluate(probs=PROBS, targets=TARGETS, resamples=0).nll
+    for headings in (["a", "b", "c", "d"], [f"prob_{one}" for one in range(4)], range(4)):
+        frame = pd.DataFrame(PROBS, columns=headings)
+        assert evaluate(probs=frame, targets=TARGETS, resamples=0).record.class_names == list("0123")
+
+
+def test_columns_of_a_frame_are_put_in_the_order_of_the_given_classes():
+    names = ["cat", "dog", "owl", "elk"]
+    frame = pd.DataFrame(PROBS, columns=names)[names[::-1]]
+    found = evaluate(probs=frame, targets=TARGETS, class_names=names, resamples=0)
+    assert found.nll == evaluate(probs=PROBS, targets=TARGETS, resamples=0).nll
 
 
 def test_predictions_are_made_from_arrays_with_the_checks_of_files():

@@ -382,12 +382,19 @@ GOOD = {"model": nn.Linear(4, 3), "path": "m.pt", "example_inputs": torch.zeros(
         ("example_inputs", torch.zeros(0, 4), {}),
         ("example_inputs", torch.zeros(3, 9), {}),
         ("example_inputs", (torch.zeros(3, 4), torch.zeros(2, 4)), {}),
+        ("example_inputs", torch.full((3, 4), torch.nan), {}),
+        ("model", nn.Linear(4, 1), {}),
+        ("model", nn.Linear(4, 1), {"has_belief": False}),
+        ("preprocessing", {"mean": torch.zeros(3)}, {}),
+        ("preprocessing", {"mean": float("nan")}, {}),
+        ("preprocessing", ["mean"], {}),
         ("class_names", ["a", "b"], {}),
         ("class_names", "abc", {}),
         ("dynamic", {5: "far"}, {}),
         ("dynamic", {1: "batch"}, {}),
         ("opset", 20, {}),
         ("opset", 7, {"path": "m.onnx"}),
+        ("opset", 99, {"path": "m.onnx"}),
     ],
 )
 def test_arguments_are_checked_before_anything_is_written(tmp_path, monkeypatch, argument, value, others):
@@ -397,6 +404,25 @@ def test_arguments_are_checked_before_anything_is_written(tmp_path, monkeypatch,
         export(**{**GOOD, **others, argument: value})
     assert "\n" not in f"{caught.value}"
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_binary_network_is_refused_with_the_two_logits_that_it_stands_for(tmp_path):
+    with pytest.raises(ValueError, match=r"^export: `model` .*\[-z/2, z/2\]"):
+        export(nn.Linear(4, 1), tmp_path / "m.pt", torch.zeros(3, 4))
+
+
+def test_an_operator_set_that_the_exporter_does_not_write_is_refused(tmp_path, monkeypatch):
+    imported("onnxruntime")
+    made, write = [], torch.onnx.export
+
+    def keeps_its_own(*given, **options):
+        made.append(write(*given, **{**options, "opset_version": None}))
+        return made[-1]
+
+    monkeypatch.setattr(torch.onnx, "export", keeps_its_own)
+    with pytest.raises(ValueError, match=r"^export: `opset` .*got 19"):
+        export(**{**GOOD, "path": tmp_path / "m.onnx"}, outputs=["probs"], opset=19)
+    assert len(made) == 1 and list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_file_is_replaced_only_where_that_is_asked_for(tmp_path):

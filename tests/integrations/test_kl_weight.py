@@ -104,6 +104,23 @@ def test_arrays_frames_tensors_and_one_hot_counts_choose_alike():
         ({"targets": torch.zeros(30, dtype=torch.int64)}, "targets"),
         ({"targets": torch.eye(3).long().repeat(10, 1)}, "targets"),
         ({"targets": ["a"] * 30}, "targets"),
+        ({"targets": np.array(["a", "b", 1] * 10, dtype=object)}, "targets"),
+        ({"targets": pd.Series(["a", "b"] * 15)}, "targets"),
+        ({"targets": 50 * (torch.arange(30) % 3)}, "targets"),
+        ({"targets": 10**12 * (torch.arange(30) % 2)}, "targets"),
+        ({"targets": torch.ones(30, dtype=torch.int64)}, "targets"),
+        ({"targets": torch.zeros(30, 3)}, "targets"),
+        ({"targets": torch.eye(3)[[0] * 30]}, "targets"),
+        ({"targets": -torch.eye(3).repeat(10, 1)}, "targets"),
+        ({"targets": torch.full((30, 3), torch.nan)}, "targets"),
+        ({"targets": np.ma.array(np.arange(30) % 2, mask=[True] * 30)}, "targets"),
+        ({"targets": torch.eye(3).repeat(10, 1).to_sparse()}, "targets"),
+        ({"features": torch.zeros(30, 2, device="meta")}, "features"),
+        ({"features": torch.eye(30).to_sparse()}, "features"),
+        ({"features": pd.DataFrame({"a": ["x"] * 30, "b": range(30)})}, "features"),
+        ({"kl_weights": 0.1}, "kl_weights"),
+        ({"kl_weights": np.array(0.1)}, "kl_weights"),
+        ({"kl_weights": "0.1"}, "kl_weights"),
         ({"kl_weights": []}, "kl_weights"),
         ({"kl_weights": [0.0]}, "kl_weights"),
         ({"prior": -1.0}, "prior"),
@@ -114,6 +131,16 @@ def test_a_wrong_argument_is_named(change, argument):
     arguments = {"features": torch.randn(30, 2), "targets": torch.arange(30) % 2, **change}
     with pytest.raises((ValueError, TypeError), match=f"choose_kl_weight: `{argument}`"):
         choose_kl_weight(arguments.pop("features"), arguments.pop("targets"), **arguments)
+
+
+def test_classes_without_an_example_need_counts_which_state_how_many_there_are():
+    features, targets = gaussians(150, distance=2.0)
+    with pytest.raises(
+        ValueError, match="none of 1; number the classes from 0 without a gap, or give counts"
+    ):
+        choose_kl_weight(features, 50 * targets)
+    counts = torch.nn.functional.one_hot(targets, 5).float()
+    assert kl_weight_path(features, counts, kl_weights=[0.01])[0].target_confidence == 101 / 105
 
 
 @pytest.mark.parametrize(("prior", "classes"), [(1.0, 2), (0.3, 7), (5.0, 1000)])

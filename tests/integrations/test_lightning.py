@@ -239,6 +239,24 @@ def test_a_step_that_returns_no_logits_or_targets_is_named(kind, tmp_path):
         trainer(tmp_path, CalibrationCallback()).fit(kind(), loader(), loader(20))
 
 
+class OfImages(Classifier):
+    def validation_step(self, batch, batch_idx):
+        found = super().validation_step(batch, batch_idx)
+        return {**found, "logits": found["logits"][..., None, None]}
+
+
+class OfOtherClasses(Classifier):
+    def validation_step(self, batch, batch_idx):
+        found = super().validation_step(batch, batch_idx)
+        return {**found, "targets": found["targets"] + 1000}
+
+
+@pytest.mark.parametrize(("kind", "argument"), [(OfImages, "logits"), (OfOtherClasses, "targets")])
+def test_what_a_step_returns_in_another_form_is_named(kind, argument, tmp_path):
+    with pytest.raises(ValueError, match=rf"^CalibrationCallback: `{argument}` "):
+        trainer(tmp_path, CalibrationCallback()).fit(kind(), loader(), loader(20))
+
+
 def test_an_invalid_number_of_bins_is_named():
     with pytest.raises(ValueError, match=r"^CalibrationCallback: `n_bins`"):
         CalibrationCallback(n_bins=0)

@@ -46,6 +46,7 @@ def rows():
 # scikit-learn's own checks
 
 
+@pytest.mark.filterwarnings("ignore:.*has no row of positive weight")  # one check weighs a class with 0
 @parametrize_with_checks(
     [quick(), BeliefClassifier((5,), kl_weight=0.01, weight_decay=0.01, max_iter=60)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
@@ -56,6 +57,7 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:.*has no row of positive weight")
 def test_the_checks_of_scikit_learn_pass_with_the_defaults():
     found = check_estimator(BeliefClassifier(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None)
     assert [one["check_name"] for one in found if one["status"] == "failed"] == []
@@ -477,6 +479,9 @@ def test_few_rows_and_rare_classes_are_fitted():
         ({"cv": [([0, 1, 2], [-1])]}, "cv"),
         ({"cv": [(["a"], [1])]}, "cv"),
         ({"cv": [([0.5], [1])]}, "cv"),
+        ({"cv": []}, "cv"),
+        ({"hidden_layer_sizes": (10**12,)}, "hidden_layer_sizes"),
+        ({"batch_size": np.array([32, 64])}, "batch_size"),
         ({"early_stopping": "no"}, "early_stopping"),
         ({"max_iter": 0}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
@@ -488,6 +493,40 @@ def test_few_rows_and_rare_classes_are_fitted():
 def test_a_wrong_parameter_is_named(rows, options, argument):
     with pytest.raises((ValueError, TypeError), match=f"`{argument}`"):
         BeliefClassifier(**options).fit(*rows)
+
+
+@pytest.mark.parametrize("classes", [[0, 1, None], [0, 1, float("nan")], ["a", 1, 2.0, b"c"], 3])
+def test_classes_that_are_no_labels_are_refused(rows, classes):
+    with pytest.raises((ValueError, TypeError), match=r"^BeliefClassifier: `classes` "):
+        quick().partial_fit(*rows, classes=np.array(classes, dtype=object))
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was(rows):
+    X, y = rows
+    model = quick().fit(pd.DataFrame(X, columns=list("abcdefgh")), y)
+    frame, before = pd.DataFrame(X, columns=list("abcdefgh")), dict(model.__dict__)
+    expected = model.predict_proba(frame)
+    other = np.array(["u", "v"])[y % 2]
+    for call in (
+        lambda: model.fit(X[:, :3], other, sample_weight=np.zeros(240)),
+        lambda: model.set_params(prior=(1.0, 2.0, 3.0, 4.0)).fit(X[:, :3], other),
+        lambda: model.set_params(prior=1.0, cv=[]).fit(X[:, :3], other),
+        lambda: model.set_params(cv="auto").partial_fit(frame, np.where(y == 0, 7, y)),
+        lambda: model.fit(1e300 * X, y),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            call()
+        assert np.array_equal(model.predict_proba(frame), expected)
+        assert model.classes_.tolist() == [0, 1, 2] and model.n_features_in_ == 8
+    assert model.__dict__.keys() == before.keys()
+
+
+def test_a_class_whose_rows_all_weigh_nothing_is_warned_of(rows):
+    X, y = rows
+    model = quick()
+    with pytest.warns(ArgumentWarning, match="`y` has no row of positive weight of class 2"):
+        model.fit(X, y, sample_weight=(y != 2).astype(float))
+    assert model.predict_proba(X)[:, 2].max() < 0.05
 
 
 def test_numbers_too_large_to_be_squared_are_named(rows):

@@ -351,6 +351,50 @@ def test_invalid_options_are_named_at_once(options, argument):
         compute_loss_func(**options)
 
 
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (({"logits": LOGITS}, IDS), {"num_items_in_batch": 6}),
+        ((), {"num_items_in_batch": 6}),
+        ((LOGITS,), {}),
+    ],
+)
+def test_the_trainer_that_got_the_maker_in_place_of_the_loss_is_told(given, options):
+    with pytest.raises(TypeError, match=r"^compute_loss_func: .*compute_loss_func=compute_loss_func\(\)\.$"):
+        compute_loss_func(*given, **options)
+
+
+def test_metrics_of_logits_that_are_not_numbers_are_not_numbers():
+    logits = LOGITS.numpy().copy()
+    logits[2] = np.nan
+    found = compute_metrics(SimpleNamespace(predictions=logits, label_ids=IDS.numpy()))
+    assert found.keys() == {"error", "nll", "ece"} and np.isnan([*found.values()]).all()
+    logits[2], logits[3] = 0, np.nan  # an ignored row
+    found = compute_metrics(SimpleNamespace(predictions=logits, label_ids=IDS.numpy()))
+    assert np.isfinite([*found.values()]).all()
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "argument"),
+    [
+        (LOGITS.numpy(), None, "label_ids"),
+        (LOGITS.numpy(), (IDS.numpy(), IDS.numpy()), "label_ids"),
+        (LOGITS.numpy(), IDS.numpy() + CLASSES, "label_ids"),
+        (LOGITS.numpy(), np.where(IDS == 4, -1, IDS), "label_ids"),
+        (LOGITS.numpy(), IDS.double().numpy(), "label_ids"),
+        (LOGITS.numpy(), IDS.numpy()[:4], "label_ids"),
+        (LOGITS.numpy(), np.full((6, CLASSES), -1), "label_ids"),
+        ({"logits": LOGITS.numpy(), "hidden": 0}, IDS.numpy(), "predictions"),
+        (({"logits": LOGITS.numpy()},), IDS.numpy(), "predictions"),
+        ((), IDS.numpy(), "predictions"),
+    ],
+)
+def test_predictions_that_metrics_cannot_use_are_named(predictions, labels, argument):
+    with pytest.raises((ValueError, TypeError), match=rf"^compute_metrics: `{argument}` ") as caught:
+        compute_metrics(SimpleNamespace(predictions=predictions, label_ids=labels))
+    assert "\n" not in f"{caught.value}"
+
+
 def test_metrics_of_votes_are_means_over_votes():
     logits = LOGITS.numpy()
     counts = np.array([[3, 0, 0, 0, 1], [0] * 5, [-100] * 5, [0, 2, 0, 0, 0], [1] * 5, [0] * 5])

@@ -334,6 +334,7 @@ def predict(
     text_column: opt.TextColumn = None,
     skip_corrupt: opt.SkipCorrupt = False,
     workers: opt.Workers = 2,
+    overwrite: opt.Overwrite = False,
     verbose: opt.Verbose = False,
 ) -> None:
     """Predict classes with probabilities and uncertainty.
@@ -353,6 +354,7 @@ def predict(
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
         with naming_arguments("predict", "run"):
             restored = restore(Path(run))
+            _require_own_file(path, Path(run), inputs, overwrite)
             threshold = abstain if risk is None else risk_threshold(Path(run), risk)
             is_text = restored.tokenize is not None
             rate = _REFUSED if none_of_these is None and is_text else none_of_these
@@ -411,6 +413,19 @@ def _require_predict_options(context: typer.Context) -> None:
     for name in ("abstain", "risk", "none_of_these", "coverage"):
         if given[name] is not None and not 0 < given[name] < 1:
             raise fail("predict", f"`{name}` must lie strictly in (0, 1), got {given[name]}.")
+
+
+def _require_own_file(out: Path, run: Path, inputs: Sequence[str], overwrite: bool) -> None:
+    """Require a file that is neither an input nor a part of the run, nor an existing one by accident."""
+    if run.is_dir() and out.resolve().is_relative_to(run.resolve()):
+        raise fail("predict", f"`out` must be outside of the run {printable(run)}, got {printable(out)}.")
+    if not out.exists():
+        return
+    if any(os.path.exists(one) and os.path.samefile(one, out) for one in inputs):
+        raise fail("predict", f"`out` must be another file than the inputs, got {printable(out)}.")
+    if not overwrite:
+        received = f"{printable(out)}, which exists; set `--overwrite` to replace it"
+        raise fail("predict", f"`out` must be a new file, got {received}.")
 
 
 def _show_rows(rows: Sequence["PredictionRow"]) -> None:

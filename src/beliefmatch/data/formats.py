@@ -263,6 +263,8 @@ class ArraysInMemory(ArrayFile):
                 kind = "meta" if value.is_meta else f"{value.layout}".removeprefix("torch.")
                 raise self.error(name, "a dense tensor", f"a {kind} tensor")
             return value.detach().cpu()
+        if isinstance(value, np.ma.MaskedArray):
+            raise self.error(name, "an array without a mask, or its `compressed` rows", "a masked array")
         try:
             values = np.asarray(value)
             if values.dtype == object:  # such as texts of pandas

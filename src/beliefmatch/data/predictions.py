@@ -22,6 +22,7 @@ __all__ = [
     "SPELLINGS",
     "FieldNames",
     "Predictions",
+    "are_distributions",
     "class_ids",
     "ids_of_names",
     "npz_bytes",
@@ -123,7 +124,8 @@ class Predictions:
         """Predictions that are in memory: tensors, numpy arrays, lists or data frames.
 
         Args:
-            logits: Logits, shape (N, K), or a `Belief`; either these or `probs`.
+            logits: Logits, shape (N, K), or a `Belief`; either these or `probs`. Of a data frame, headings
+                such as logit_cat, or that are the names of classes, tell the classes as those of a file do.
             probs: Probabilities, shape (N, K).
             targets: Class ids, or texts among `class_names`, shape (N,); None for OOD examples.
             images: Images of the examples, for thumbnails.
@@ -137,11 +139,12 @@ class Predictions:
             raise fail("Predictions", f"`logits` or `probs` must be given, got {received}.")
         if isinstance(logits, Belief):
             logits = logits.log_alpha.movedim(logits.dim, -1)
-        given = {"logits": logits, "probs": probs, "targets": targets, "images": images}
+        kind: Kind = "logits" if probs is None else "probs"
+        values, own = _frame_by_class(kind, logits if probs is None else probs, class_names, targets)
+        given = {kind: values, "targets": targets, "images": images}
         given = {name: one for name, one in given.items() if one is not None}
         file = ArraysInMemory(given, caller="Predictions")
-        kind: Kind = "logits" if probs is None else "probs"
-        names = None if class_names is None else tuple(class_names)
+        names = own if class_names is None else tuple(class_names)
         values = _checked_values(kind, Field(file, (kind,)), names)
         rows, classes = values.shape
         ids = None if targets is None else class_ids(Field(file, ("targets",)), rows, classes, names)
@@ -222,7 +225,7 @@ def _find_values(
     if not named and file.is_table and (by_class := _class_columns(file, names, class_names)) is not None:
         return *by_class[:2], None, by_class[2]
     unclear = None if named else file.find("probs", AMBIGUOUS, numbered=True, own=True)
-    if unclear is not None and _are_distributions(unclear):
+    if unclear is not None and are_distributions(unclear.load()):
         return "probs", unclear, None, None
     if unclear is not None:
         fact = f"{file.path} must say whether `{unclear.name}` holds logits or probabilities"
@@ -239,12 +242,8 @@ def _class_columns(
     """
     kinds: tuple[Kind, ...] = ("logits", "probs")
     for kind in kinds:
-        for spelling in (*SPELLINGS[kind], *(("p",) if kind == "probs" else ())):
-            for pattern in (rf"{spelling}[ ._-](\D.*)", rf"(.*\D)[ ._-]{spelling}"):
-                matches = [re.fullmatch(pattern, name, re.IGNORECASE) for name in file.names]
-                by_column = {match[0]: match[1] for match in matches if match}
-                if len(by_column) > 1:
-                    return kind, Field(file, tuple(by_column)), tuple(by_column.values())
+        if by_column := _by_column(kind, file.names):
+            return kind, Field(file, tuple(by_column)), tuple(by_column.values())
     targets = _find(file, "targets", names)
     texts = None if targets is None else targets.load()
     known = list(class_names or (dict.fromkeys(texts) if isinstance(texts, list) else ()))
@@ -253,10 +252,45 @@ def _class_columns(
     others = [] if class_names else [name for name in file.names if _may_be_class(file, name, known, targets)]
     columns = known if class_names else [name for name in file.names if name in known or name in others]
     field = Field(file, tuple(columns))
-    if not _are_distributions(field):
+    if not are_distributions(field.load()):
         fact = f"{file.path} must say whether the columns {field.name} hold logits or probabilities"
         raise fail(_CALLER, f"{fact}: call them prob_{columns[0]}, ... or logit_{columns[0]}, ...")
     return "probs", field, tuple(columns)
+
+
+def _by_column(kind: Kind, headings: Sequence[str]) -> dict[str, str]:
+    """Class names by the headings that say that they are of this kind, such as prob_cat or cat_prob."""
+    for spelling in (*SPELLINGS[kind], *(("p",) if kind == "probs" else ())):
+        for pattern in (rf"{spelling}[ ._-](\D.*)", rf"(.*\D)[ ._-]{spelling}"):
+            matches = [re.fullmatch(pattern, name, re.IGNORECASE) for name in headings]
+            by_column = {match[0]: match[1] for match in matches if match}
+            if len(by_column) > 1:
+                return by_column
+    return {}
+
+
+def _frame_by_class(
+    kind: Kind, values: Any, known: Sequence[str] | None, targets: Any
+) -> tuple[Any, tuple[str, ...] | None]:
+    """A data frame with its columns in the order of the classes, and their names where headings tell them.
+
+    As in a file, headings are prob_cat, ..., or names of classes that were given or that the targets hold.
+    """
+    given = list(getattr(values, "columns", ()))
+    headings: list[str] = [one for one in given if isinstance(one, str)]
+    if len(headings) < 2 or len(headings) < len(given):
+        return values, None
+    by_column = _by_column(kind, headings)
+    names = [by_column.get(one, one) for one in headings]
+    if len(set(names)) < len(names):
+        return values, None
+    if known is not None:
+        if set(known) != set(names):
+            return values, None
+        return values[[headings[names.index(one)] for one in known]], tuple(known)
+    texts = set() if targets is None else {one for one in np.asarray(targets).flat if isinstance(one, str)}
+    is_named = len(by_column) == len(names) or (len(texts) > 1 and texts <= set(names))
+    return values, tuple(names) if is_named else None
 
 
 def _may_be_class(file: ArrayFile, name: str, known: Sequence[str], targets: Field | None) -> bool:
@@ -269,9 +303,8 @@ def _may_be_class(file: ArrayFile, name: str, known: Sequence[str], targets: Fie
     return bool(((values >= 0) & (values <= 1)).all())
 
 
-def _are_distributions(field: Field) -> bool:
+def are_distributions(values: Tensor | list[str]) -> bool:
     """Whether these are rows of probabilities beyond doubt."""
-    values = field.load()
     if not isinstance(values, Tensor) or values.ndim != 2 or values.shape[1] < 2 or not len(values):
         return False
     if not values.is_floating_point():

@@ -19,7 +19,7 @@ from beliefmatch._environment import provenance
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, level_of_caller, naming_arguments
 from beliefmatch.data.formats import open_arrays
-from beliefmatch.data.predictions import FieldNames, Predictions, read_predictions
+from beliefmatch.data.predictions import FieldNames, Predictions, are_distributions, read_predictions
 from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles, conventions
 from beliefmatch.experiments.evaluation_parts import (
     class_scores,
@@ -178,6 +178,7 @@ def evaluate(
                 targets.contiguous().numpy().astype("<i8").tobytes()
             ).hexdigest(),
             "fields": predictions.recognised,
+            **({"logits_are_distributions": True} if _holds_distributions_as_logits(predictions) else {}),
             "ood_fields": {title: others.recognised for title, others in ood.items()},
         },
         **provenance(
@@ -577,6 +578,10 @@ def _without_values(predictions: Predictions) -> Predictions:
     return replace(predictions, values=predictions.values[:0].clone(), images=None)
 
 
+def _holds_distributions_as_logits(predictions: Predictions) -> bool:
+    return predictions.kind == "logits" and are_distributions(predictions.values)
+
+
 def _require_same_classes(found: Predictions, what: str, first: Predictions) -> None:
     """All predictions must be of the same classes, and should be of the same examples."""
     classes, expected = found.values.shape[1], first.values.shape[1]
@@ -585,7 +590,7 @@ def _require_same_classes(found: Predictions, what: str, first: Predictions) -> 
         those = f"the {expected} classes of the first model{of}"
         raise fail("evaluate", f"{what}{own} must have {those}, got {classes}.")
     if found.class_names and first.class_names and found.class_names != first.class_names:
-        those = f"the columns of the classes in the order of {first.path}"
+        those = f"the columns of the classes in the order of {first.path or 'the first model'}"
         raise fail("evaluate", f"{what}{own} must have {those}, got {found.class_names}.")
     if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
         return

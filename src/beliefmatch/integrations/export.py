@@ -9,6 +9,7 @@ arithmetic alone: ONNX has no digamma function, and onnxruntime's sigmoid is con
 from __future__ import annotations
 
 import io
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from beliefmatch import _special as special
 from beliefmatch import dirichlet, kernels
 from beliefmatch._config import Record, RecordPart
 from beliefmatch._environment import needs, versions
+from beliefmatch._errors import ArgumentError
 from beliefmatch._files import atomic_write, directory_in_use
 from beliefmatch._rows import split
 from beliefmatch._utils import reason_of, require_name
@@ -35,6 +37,7 @@ from beliefmatch._validate import describe, fail, naming_arguments, require_choi
 from beliefmatch.adaptation.heads import call_model, deep_copy, logits_of, unwrapped
 from beliefmatch.adaptation.surgery import BeliefMixin, EnsembleLinear
 from beliefmatch.belief import Belief
+from beliefmatch.metrics._readings import BINARY
 
 __all__ = [
     "FORMATS",
@@ -215,7 +218,8 @@ def export(
         class_names: Names of the classes by id, for the metadata.
         preprocessing: What has to be done to an input first, any JSON values, for the metadata.
         dynamic: Names of the dimensions of the inputs that may vary, by index; ``{0: "batch"}`` by default.
-        opset: Version of the operator set of ONNX; that of the installed exporter by default.
+        opset: Version of the operator set of ONNX; that of the installed exporter by default. One that the
+            exporter cannot write is an error.
         overwrite: Whether an existing file is replaced.
 
     Returns:
@@ -245,6 +249,7 @@ def export(
     names, tensors = _inputs(example_inputs)
     dynamic = _checked_dynamic(dynamic, tensors)
     _require_packages(kind)
+    _require_known_opset(opset)
     network = _copied(model, kind)
     module = _Exportable(
         network, chosen, list(example_inputs) if isinstance(example_inputs, Mapping) else None
@@ -256,9 +261,10 @@ def export(
         outputs=_output_specs(module, batches[0], chosen, dynamic),
         reads=reads,
         class_names=_checked_class_names(class_names, module, batches[0]),
-        preprocessing=None if preprocessing is None else dict(preprocessing),
+        preprocessing=_checked_preprocessing(preprocessing),
         versions=versions("beliefmatch", "torch", *(("onnx",) if kind == "onnx" else ())),
     )
+    _require_numbers(module, tensors)
     with _directory_in_use(place):  # proved before the work
         pass
     content = _content(module, batches[0], record, dynamic, opset)
@@ -332,6 +338,16 @@ def _checked_opset(opset: int | None, kind: Format) -> None:
         raise fail(_CALLER, f"`opset` must be given for the format onnx only, got {opset!r} for {kind}.")
     if require_index(_CALLER, "opset", opset) < 18:
         raise fail(_CALLER, f"`opset` must be at least 18, got {opset}.")
+
+
+def _require_known_opset(opset: int | None) -> None:
+    if opset is None:
+        return
+    from onnx.defs import onnx_opset_version
+
+    if opset > (largest := onnx_opset_version()):
+        fact = f"`opset` must be at most {largest}, the largest of the installed onnx"
+        raise fail(_CALLER, f"{fact}, got {opset}.")
 
 
 def _inputs(example_inputs: Any) -> tuple[list[str], list[Tensor]]:
@@ -417,6 +433,31 @@ def _checked_class_names(
     return [f"{name}" for name in class_names]
 
 
+def _checked_preprocessing(preprocessing: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if preprocessing is None:
+        return None
+    if not isinstance(preprocessing, Mapping):
+        expected, got = "a dictionary of JSON values", describe(preprocessing)
+        raise fail(_CALLER, f"`preprocessing` must be {expected}, got {got}.", TypeError)
+    for name, value in preprocessing.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            received = f"{describe(value)} as {name!r}"
+            raise fail(_CALLER, f"`preprocessing` must hold JSON values only, got {received}.") from error
+    return dict(preprocessing)
+
+
+def _require_numbers(module: _Exportable, tensors: Sequence[Tensor]) -> None:
+    """Logits of the examples must be numbers where NaN inputs alone could be why they are not."""
+    if not any(tensor.isnan().any() for tensor in tensors):
+        return
+    with torch.no_grad():
+        if module.logits(*tensors).isnan().any():
+            fact = "`example_inputs` must be numbers where the model has no answer for NaN, got NaN"
+            raise fail(_CALLER, f"{fact}, for which its logits are NaN.")
+
+
 def _input_spec(name: str, tensor: Tensor, dynamic: Mapping[int, str]) -> TensorSpec:
     shape = [dynamic.get(dim, size) for dim, size in enumerate(tensor.shape)]
     return TensorSpec(name=name, dtype=_dtype(tensor), shape=shape)
@@ -467,7 +508,11 @@ class _Exportable(nn.Module):
     def logits(self, *inputs: Tensor) -> Tensor:
         """Logits (N, K)."""
         batch = inputs if self.keywords is None else dict(zip(self.keywords, inputs, strict=True))
-        return logits_of(call_model(self.network, batch), caller=_CALLER)
+        logits = logits_of(call_model(self.network, batch), caller=_CALLER)
+        if logits.shape[1] < 2:
+            got = f"shape {tuple(logits.shape)}; {BINARY['logits']}"
+            raise fail(_CALLER, f"`model` must return logits of at least 2 classes, got {got}.")
+        return logits
 
 
 def _log_precision(logits: Tensor) -> Tensor:
@@ -528,6 +573,8 @@ def _content(
                 _onnx(program, record, dynamic, opset) if record.format == "onnx" else _saved(program, record)
             )
     except Exception as error:  # the user's own code, and three exporters, may raise anything
+        if isinstance(error, ArgumentError) and error.argument == "opset":
+            raise
         reason = reason_of(_first_cause(error), typed=True, limit=300)
         fact = f"`model` must be a network that can be exported as {record.format}"
         raise fail(_CALLER, f"{fact}, got {type(module.network).__name__} ({reason}).") from error
@@ -599,6 +646,10 @@ def _onnx(
     )
     assert made is not None
     proto = made.model_proto
+    written = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), None)
+    if opset not in (None, written):  # where an exporter cannot convert, it keeps its own version
+        fact = f"`opset` must be one that torch {torch.__version__} can write"
+        raise fail(_CALLER, f"{fact}, got {opset}, for which it wrote {written}.")
     _name_dimensions(proto, dynamic)
     for node in proto.graph.node:
         del node.metadata_props[:]
@@ -643,7 +694,8 @@ def _batches(tensors: Sequence[Tensor], dynamic: Mapping[int, str]) -> list[list
 def _varied(rows: Tensor, is_opposite: bool, generator: torch.Generator) -> Tensor:
     """The rows, or their opposite, which finds code that depends on values; numbers have noise added."""
     if rows.dtype == torch.float32:
-        scale = 0.1 + rows[~rows.isnan()].std(correction=0).nan_to_num()  # missing values of a table are NaN
+        known = rows[~rows.isnan()]  # missing values of a table are NaN
+        scale = 0.1 + (known.std(correction=0).nan_to_num() if known.numel() else 0.0)
         noisy = rows + 0.3 * scale * torch.randn(rows.shape, generator=generator)
         return -2 * noisy if is_opposite else noisy
     return 255 - rows if is_opposite and rows.dtype == torch.uint8 else rows

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import describe, fail
+from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.experiments.evaluation_parts import reliability
 from beliefmatch.metrics import ReliabilityBins
 from beliefmatch.metrics._readings import require_at_least_one
@@ -102,7 +102,8 @@ class CalibrationCallback(Callback):
 
     def _add(self, step: str, outputs: Any, dataloader: int) -> None:
         logits, targets = _logits_and_targets(step, outputs)
-        self._summaries[dataloader].update(logits=logits.detach(), target=targets)
+        with naming_arguments("CalibrationCallback", target="targets"):
+            self._summaries[dataloader].update(logits=logits.detach(), target=targets)
 
     def _log(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         all_bins = {}

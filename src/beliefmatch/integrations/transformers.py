@@ -1,9 +1,11 @@
 """Belief matching in the Trainer of Hugging Face: the loss, and metrics of calibration."""
 
+import math
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from beliefmatch._labels import (
     require_prior_number,
     require_target_confidence,
 )
-from beliefmatch._validate import describe, fail, naming_arguments, require_floating
+from beliefmatch._validate import describe, fail, naming_arguments, require_floating, require_values
 from beliefmatch.adaptation.scoring import score_logits
 from beliefmatch.loss import belief_matching_loss
 
@@ -22,8 +24,23 @@ IGNORED = -100
 """Label that the Trainer leaves out when it counts `num_items_in_batch`."""
 
 LossFunc = Callable[..., Tensor]
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
+def _made_by_a_call(make: Make) -> Make:
+    """`make`, which says so where the Trainer calls it in place of the function that it returns."""
+
+    @wraps(make)
+    def called(*given: Any, **options: Any) -> Any:
+        if given or "num_items_in_batch" in options:
+            fact = "the function that it returns is the loss; call it first"
+            raise fail(make.__name__, f"{fact}: compute_loss_func={make.__name__}().", TypeError)
+        return make(**options)
+
+    return cast("Make", called)
+
+
+@_made_by_a_call
 def compute_loss_func(
     *,
     kl_weight: float | None = None,
@@ -153,6 +170,18 @@ def _rows(function: str, logits: Tensor, labels: Tensor | None) -> tuple[Tensor,
     return logits[kept], counts[kept]
 
 
+def _require_targets(function: str, targets: Tensor, classes: int) -> None:
+    """Class ids below the number of classes, or counts."""
+    if targets.dim() == 2:
+        valid, expected = targets.isfinite() & (targets >= 0), "counts that are finite and at least 0"
+    elif targets.is_floating_point() or targets.dtype == torch.bool:
+        raise fail(function, f"`label_ids` must be integers, got {describe(targets)}.", TypeError)
+    else:
+        valid = (targets >= 0) & (targets < classes)
+        expected = f"class ids from 0 to {classes - 1}, or {IGNORED}"
+    require_values(function, "label_ids", targets, valid, expected)
+
+
 def compute_metrics(predictions: Any) -> dict[str, float]:
     """Error, NLL and expected calibration error, as the `compute_metrics` of a `transformers.Trainer`.
 
@@ -162,7 +191,8 @@ def compute_metrics(predictions: Any) -> dict[str, float]:
             right to the share of its votes; items without votes are left out.
 
     Returns:
-        `error`, `nll` in nats, and `ece` with 15 bins, to which the Trainer adds the prefix `eval_`.
+        `error`, `nll` in nats, and `ece` with 15 bins, to which the Trainer adds the prefix `eval_`. All are
+        NaN where a logit is, so that `metric_for_best_model` does not choose a model that diverged.
 
     Example:
         >>> import numpy as np
@@ -175,9 +205,22 @@ def compute_metrics(predictions: Any) -> dict[str, float]:
     """
     function = "compute_metrics"
     logits, labels = predictions.predictions, predictions.label_ids
-    logits = logits[0] if isinstance(logits, tuple) else logits  # hidden states may follow
-    logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
-    logits, targets = _rows(function, logits, labels)
-    kept = targets != IGNORED if targets.dim() == 1 else targets.sum(-1) > 0
-    found = score_logits(logits[kept], targets[kept])
+    logits = logits[0] if isinstance(logits, (tuple, list)) and len(logits) else logits  # others may follow
+    if not isinstance(logits, (np.ndarray, Tensor)):
+        expected = "an array of logits, or a tuple that begins with it"
+        received = (
+            f"the keys {', '.join(map(str, logits))}" if isinstance(logits, Mapping) else describe(logits)
+        )
+        raise fail(function, f"`predictions` must be {expected}, got {received}.", TypeError)
+    if not isinstance(labels, (np.ndarray, Tensor)):
+        remedy = "name one column of labels by `label_names` of the TrainingArguments"
+        raise fail(function, f"`label_ids` must be an array, got {describe(labels)}; {remedy}.", TypeError)
+    with naming_arguments(function, labels="label_ids"):
+        logits, targets = _rows(function, torch.as_tensor(logits), torch.as_tensor(labels))
+    kept = targets != IGNORED if targets.dim() == 1 else targets.sum(-1) != 0
+    logits, targets = logits[kept], targets[kept]
+    _require_targets(function, targets, logits.shape[-1])
+    if not len(logits) or bool(logits.double().log_softmax(-1).isnan().any()):
+        return dict.fromkeys(("error", "nll", "ece"), math.nan)  # never the best of a run
+    found = score_logits(logits, targets)
     return {"error": found.error, "nll": found.nll, "ece": found.ece}

@@ -46,6 +46,7 @@ from beliefmatch.report.evaluation_words import (
     evaluation_cards,
     evaluation_verdict,
     models_below_chance,
+    models_of_distributions,
     own_colour,
 )
 from beliefmatch.report.figure import Figure, paper_files
@@ -291,7 +292,7 @@ def evaluation_page(records: Sequence[EvaluationRecord]) -> Page:
     sizes = _title(models)
     sets = ood_names(models)
     ood = f" OOD: {listed(sets)}." if sets else ""
-    warnings = models_below_chance(models)
+    warnings = [*models_of_distributions(models), *models_below_chance(models)]
     if not has_same_examples(models):
         warnings.insert(0, "The models were evaluated on different examples: their scores do not compare.")
     name = models[0].name if len(models) == 1 else f"{len(models)} models"

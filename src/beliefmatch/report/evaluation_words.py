@@ -32,6 +32,7 @@ __all__ = [
     "evaluation_verdict",
     "miscalibration",
     "models_below_chance",
+    "models_of_distributions",
     "ood_advice",
     "own_colour",
 ]
@@ -49,6 +50,14 @@ def models_below_chance(models: Sequence[EvaluationRecord]) -> list[str]:
                 fact = f"{model.name} detects {name} worse than chance (AUROC {percent(one.auroc.value)})"
                 found.append(f"{fact}: it is surer of these examples than of the test examples.")
     return found
+
+
+def models_of_distributions(models: Sequence[EvaluationRecord]) -> list[str]:
+    """Sentences on models whose logits are probabilities by their looks."""
+    looks = "lie in [0, 1] and every row sums to 1, as of probabilities"
+    remedy = "pass probabilities as probs (--probs names the array of a file), or the calibration is wrong"
+    found = [model.name for model in models if model.settings.get("logits_are_distributions")]
+    return [f"The logits of {name} {looks}: {remedy}." for name in found]
 
 
 def calibration_words(model: EvaluationRecord) -> str:
