@@ -236,6 +236,14 @@ def test_every_figure_is_drawn_by_its_name(pair, tmp_path):
         pair.plot("reliabilty")
 
 
+@pytest.mark.parametrize("factors", [{"plain": 1}, {"plain": 1, "too sure": 3}])
+def test_panels_of_an_evaluation_without_ood_sets_are_equally_wide(factors):
+    drawn = alone(logits={name: factor * LOGITS for name, factor in factors.items()}).plot()
+    reliability, shares, risk = (axes.get_position() for axes in drawn.axes)
+    assert reliability.width == pytest.approx(risk.width, rel=0.1) and risk.width > 0.3
+    assert (reliability.x0, reliability.x1) == pytest.approx((shares.x0, shares.x1))
+
+
 def test_a_report_is_a_page_or_a_directory_that_loads_again(pair, tmp_path):
     page = pair.report(tmp_path / "new" / "page.html")
     assert page == tmp_path / "new" / "page.html" and files_below(page.parent) == ["page.html"]

@@ -335,7 +335,8 @@ def _draw(canvas: Canvas, panels: Sequence[Panel], columns: int, *, ink: str) ->
     for panel, (row, column) in zip(panels, _places(panels, columns), strict=True):
         cell: Any = grid[row, :] if panel.wide else grid[row, column]
         if panel.below is None:
-            _draw_panel(canvas.add_subplot(cell), panel, ink)
+            # a grid of its own, as a panel with another below has: the columns are then equally wide
+            _draw_panel(canvas.add_subplot(cell.subgridspec(1, 1)[0]), panel, ink)
             continue
         upper, lower = cell.subgridspec(2, 1, height_ratios=[3, 1]).subplots(sharex=True)
         _draw_panel(upper, panel, ink)
@@ -372,7 +373,9 @@ def _draw_panel(axes: Axes, panel: Panel, ink: str) -> None:
     if panel.diagonal:
         axes.plot([0, 1], [0, 1], color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     for place, series in enumerate(panel.series):
-        _draw_series(axes, series, ink, horizontal=bool(panel.y.names), place=place)
+        # for a line of no points matplotlib would reserve room at the corner of the figure
+        if any(value is not None and math.isfinite(value) for value in series.y):
+            _draw_series(axes, series, ink, horizontal=bool(panel.y.names), place=place)
     has_counts = any(series.draw == "counts" and series.x for series in panel.series)
     width = 90 if panel.wide else 44 if panel.width > _NARROW else 28
     lines = [drawn_text(line, width) for line in panel.title.split("\n")]
