@@ -8,6 +8,9 @@ One after the other they have the Pólya (Dirichlet-multinomial) likelihood, wit
     R(z, n) = \sum_{j=1}^{n-1} \ln(1 + j e^{-z})
 
 No difference of lnΓ is taken, which would lose all digits for large α; every term is a softplus of ln j − z.
+
+Every function here refuses logits that are not finite, on devices where looking at them costs nothing;
+elsewhere they give NaN. A class that is impossible has a very small logit, such as −1000.
 """
 
 import math
@@ -83,7 +86,7 @@ def votes_log_likelihood(
     those who want it as a loss: unlike the evidence lower bound it sees how votes scatter between items.
 
     Args:
-        logits: ln α, of shape (N, K) or (K,).
+        logits: ln α, of shape (N, K) or (K,), finite.
         counts: Votes for each class, whole numbers of the shape of the logits, of any number type.
         ordered: Whether the votes have the order in which they came. If False, the logarithm of the number
             of their orders is added, which does not depend on the logits; a single item then has the value
@@ -221,9 +224,7 @@ def _scattered(name: str, logits: Tensor, counts: Tensor, max_votes: int) -> tup
         raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
     if peek((votes.sum(1) >= 2).any()) is False:
         raise fail(name, "`counts` must have items with two votes or more: one vote has no scatter.")
-    z = logits.detach().to(work_dtype(logits.device))
-    require_values(name, "logits", z, z.isfinite(), "finite")
-    return z, votes, most
+    return logits.detach().to(work_dtype(logits.device)), votes, most
 
 
 def _require_scatter(function: str, max_votes: int) -> int:
@@ -286,7 +287,7 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
     each class; the error is below 1e-12.
 
     Args:
-        logits: ln α, of shape (..., K).
+        logits: ln α, of shape (..., K), finite.
         panel: Number of votes when all have voted.
         votes: Votes known by now, whole numbers of the shape of the logits; none if not given.
 
@@ -367,7 +368,7 @@ def _next_votes(classes: int) -> list[range]:
 
 
 def require_votes(function: str, logits: Tensor, counts: Tensor, name: str = "counts") -> Tensor:
-    """The votes in the working type: whole numbers, not negative, of the shape of the logits."""
+    """The votes in the working type: whole numbers, not negative, of the shape of the logits, all finite."""
     require_floating(function, "logits", logits)
     if logits.dim() == 0 or logits.shape[-1] == 0:
         raise fail(function, f"`logits` must have shape (..., K) with K ≥ 1, got {tuple(logits.shape)}.")
@@ -381,6 +382,7 @@ def require_votes(function: str, logits: Tensor, counts: Tensor, name: str = "co
     votes = counts.detach().to(work_dtype(logits.device))
     is_whole = votes.isfinite() & (votes >= 0) & (votes == votes.round())
     require_values(function, name, votes, is_whole, "whole numbers that are not negative")
+    require_values(function, "logits", logits.detach(), logits.detach().isfinite(), "finite")
     return votes
 
 

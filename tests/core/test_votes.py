@@ -527,6 +527,15 @@ def test_bad_votes_are_refused_by_name(name, logits, counts, error, argument):
         CALLS[name](logits, counts)
 
 
+@pytest.mark.parametrize("name", [*CALLS, "expected_gain"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_refused_by_name(name, value):
+    call = CALLS.get(name, lambda z, c: expected_gain(z, 9, c))
+    logits = torch.tensor([[0.0, 1.0], [0.0, value], [1.0, 0.0]])
+    with pytest.raises(ValueError, match=rf"^{name}: `logits` must be finite"):
+        call(logits, torch.ones(3, 2))
+
+
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
