@@ -41,7 +41,7 @@ model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(
 )
 logits = {part: model.belief(X[rows].numpy()).alpha.log() for part, rows in (("val", val), ("test", test))}
 error = (logits["test"].argmax(1) != labels[test]).float().mean()
-print(f"error against the labels that people were shown: {error:.3f}")
+print(f"error against the true labels: {error:.3f}")
 
 # %% [markdown]
 # ## Fit the scale

@@ -404,7 +404,7 @@ class Belief:
 
         Args:
             threshold: Value of the measure; for "confidence" a probability from 0 to 1.
-            measure: What tells doubt.
+            measure: Measure of uncertainty.
             risk: Error rate that the answers must not exceed, in place of `threshold`.
             calibration: Held-out predictions and their class ids, with `risk`: a Belief, or logits with the
                 classes along their last dimension.
@@ -434,7 +434,7 @@ class AbstentionRule:
     Args:
         function: Function that the user called, named in errors.
         threshold: See `Belief.abstain`, as for all others.
-        measure: What tells doubt.
+        measure: Measure of uncertainty.
         risk: Error rate that the answers must not exceed.
         calibration: A pair of held-out predictions, or inputs, and their class labels.
         delta: Probability with which the guarantee may fail.

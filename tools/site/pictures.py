@@ -12,7 +12,7 @@ import torch
 from gallery import picture
 from matplotlib import style
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from beliefmatch import Belief, metrics
 from beliefmatch.report.figure import paper_style
@@ -148,7 +148,9 @@ def _temperature() -> Figure:
     axes.semilogx(factors, nll, color=_ACCENT)
     axes.axvline(1, linestyle="dotted", color="gray")
     axes.set(xlabel="factor on the logits of a calibrated model", ylabel="NLL, nats")
-    axes.set_title("Too sure costs more than too timid")
+    axes.set_title("NLL against a factor on the logits")
+    axes.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    axes.xaxis.set_minor_formatter(NullFormatter())
     return figure
 
 

@@ -239,7 +239,7 @@ class BeliefMixin(nn.Module):
         Args:
             x: A batch.
             threshold: Value of the measure.
-            measure: What tells doubt. Without a belief, "confidence" or "entropy".
+            measure: Measure of uncertainty. Without a belief, "confidence" or "entropy".
             risk: Error rate that the answers must not exceed, in place of `threshold`.
             calibration: A held-out batch and its class ids, with `risk`. A Belief may take the place of the
                 batch: `Belief.cat` joins those of several.

@@ -368,7 +368,7 @@ Margin = Annotated[float | None, Sets("data.margin"), _data("RATIO",
     "the network expects.")]
 Mean = Annotated[str | None, Sets("data.mean", _numbers), _data("R,G,B",
     "Per-channel mean used to normalise images with pixels between 0 and 1. Default: what the network "
-    "declares, or else the usual one under which its existing head is right most often.")]
+    "declares, or else the common normalisation under which its existing head is right most often.")]
 Std = Annotated[str | None, Sets("data.std", _numbers), _data("R,G,B",
     "Per-channel standard deviation used to normalise images. Default: as for --mean.")]
 Features = Annotated[str | None, Sets("features.train"), _features("FILE",
@@ -406,7 +406,8 @@ Choose = Annotated[str, Sets("fit.choose"), _heads("belief_matching|best",
 WeightDecays = Annotated[str | None, Sets("fit.weight_decays", _numbers), _heads("NUMBER,...",
     "Weight decays to choose from, separated by commas. Default: found on the validation data.")]
 BootstrapHeads = Annotated[int, Sets("fit.heads"), _heads("N",
-    "Fit N heads to resampled rows and deliver their mixture, whose disagreement is a second doubt.")]
+    "Fit N heads to resampled rows and deliver their mixture, whose disagreement is a second "
+    "measure of uncertainty.")]
 Background = Annotated[str | None, Sets("background"), _heads("FILE|NAME",
     "Examples of no class that take part in fitting: belief matching draws them to its prior.")]
 Protocol = Annotated[str, Sets("fit.protocol"), _heads("default|paper",
@@ -434,7 +435,7 @@ TargetsFile = Annotated[str | None, _option("FILE",
     "File with the targets of all models, if their own files have none.")]
 Bins = Annotated[int, Sets("n_bins"), _option("N", "Number of confidence bins of the calibration errors.")]
 Resamples = Annotated[int, Sets("resamples"), _option("N",
-    "Number of bootstrap resamples, from 1000 to 100000: the ends of intervals from fewer are chance; "
+    "Number of bootstrap resamples, from 1000 to 100000: fewer give unstable intervals; "
     "0 omits the confidence intervals.")]
 Figures = Annotated[list[str] | None, _option("KIND",
     "Also write every figure as a file for a paper: pdf, svg or png. Repeatable.")]
@@ -464,9 +465,8 @@ MaxRisk = Annotated[float | None, _option("RATE",
     "Abstain so that the error rate among answered inputs stays below this rate with probability 95%; the "
     "threshold is found on the validation data of the run.")]
 NoneOfThese = Annotated[float | None, _option("RATE",
-    "Answer none of these where the belief is more uncertain than for all but this share of the validation "
-    "data, so that about this share of inputs of the classes is refused. Default: 0.05 for sentences, none "
-    "for images.")]
+    "Refuse inputs whose uncertainty exceeds that of all but this share of the validation data. "
+    "Default: 0.05 for sentences, none for images.")]
 SetCoverage = Annotated[float | None, _option("RATE",
     "Also give a set of classes for each input that holds the true one with this probability, by split "
     "conformal prediction on the validation data of the run.")]
@@ -509,9 +509,9 @@ ItemPredictions = Annotated[str | None, _option("FILE",
 ItemFeatures = Annotated[str | None, _option("FILE",
     "Features of the items, on which heads are fitted to the votes by cross-fitting.")]
 PanelSize = Annotated[int, Sets("panel"), _option("N",
-    "Number of votes of an item whose majority is sought.")]
+    "Number of votes in the panel that decides an item.")]
 MajorityConfidence = Annotated[float, Sets("confidence"), _option("P",
-    "Probability of being the majority from which on an item is settled.")]
+    "Minimum probability that a class wins the panel for an item to be settled.")]
 Simulate = Annotated[bool, _option("--simulate",
     "Replay the votes in hand to show what stopping early would have saved.")]
 Repetitions = Annotated[int, Sets("repetitions"), _option("N", "Number of replays, each in another order.")]

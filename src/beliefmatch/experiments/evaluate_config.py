@@ -55,7 +55,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
 def require_enough_resamples(resamples: int) -> None:
     """None at all, or enough for intervals whose ends are not chance."""
     if 0 < resamples < _FEWEST_RESAMPLES:
-        expected = f"0 or at least {_FEWEST_RESAMPLES}: the ends of intervals from fewer are chance"
+        expected = f"0 or at least {_FEWEST_RESAMPLES}: fewer give unstable intervals"
         raise fail("evaluate", f"`resamples` must be {expected}, got {resamples}.")
 
 
