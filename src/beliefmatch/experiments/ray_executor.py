@@ -35,6 +35,7 @@ _REPORT_SECONDS = 0.5  # between two looks of a task at the board
 _LOG_SECONDS = 10.0  # between two lines in the log of a task, which the dashboard shows
 _CONNECT_SECONDS = 5.0  # for an answer of the cluster
 _BOARD_SECONDS = 10.0  # for an answer of the board
+_MOST_QUESTIONS = 3  # to the board before a task begins without its answer
 _LOST_SECONDS = 30.0  # without any answer, after which the cluster counts as lost
 _START_SECONDS = 600.0  # for the first answer: the board imports torch, from a slow disk or on a busy node
 _MOST_NODES_LOST = 10  # attempts of a task whose nodes die
@@ -411,8 +412,10 @@ def _reporting(board: Any, key: Any) -> Iterator[OnProgress]:
     def exchange() -> None:
         nonlocal interrupts
         is_open, logged = True, 0.0
-        with suppress(Exception):  # a board that has died is restarted, or the cluster is gone
-            is_open = ray.get(board.begin.remote(key), timeout=_BOARD_SECONDS)
+        for _ in range(_MOST_QUESTIONS):  # a board that has died is restarted, or the cluster is gone
+            with suppress(Exception):
+                is_open = ray.get(board.begin.remote(key), timeout=_BOARD_SECONDS)
+                break
         interrupts = 0 if is_open else 1
         may_begin.set()
         while is_open:

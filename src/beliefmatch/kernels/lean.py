@@ -43,6 +43,8 @@ __all__ = ["loss"]
 
 SMALLEST_KL_WEIGHT = 1e-10
 """A smaller λ is for the reference: everything here is in units of λ."""
+LARGEST_PRIOR = 1e30
+"""A larger β that is one number is for the reference: float32 does not hold what is made of it."""
 LOGITS_AT_ONCE = {"cpu": 1 << 17}
 """Logits of a chunk of rows, by device: on a CPU what stays in its cache."""
 MANY_LOGITS = 1 << 24
@@ -135,7 +137,8 @@ def _is_supported(inputs: LossInputs) -> bool:
     if logits.dtype == torch.float64 and not torch.compiler.is_compiling():
         return False  # the reference is more accurate
     is_strong = inputs.kl_weights is not None or options.kl_weight >= SMALLEST_KL_WEIGHT
-    return is_strong and logits.shape[options.dim] > 1 and logits.numel() > 0
+    has_small_prior = inputs.priors is not None or options.prior <= LARGEST_PRIOR
+    return is_strong and has_small_prior and logits.shape[options.dim] > 1 and logits.numel() > 0
 
 
 class _Loss(Function):
@@ -253,7 +256,8 @@ def _loss_and_gradient(rows: _Rows, dim: int, wants_gradient: bool) -> tuple[Ten
     values, pulls = _finish(row, rows.kl_weight, wants_gradient)
     limit = torch.finfo(z.dtype).max
     # What is not a number is beyond all numbers, unless it comes from a logit that is none.
-    values = torch.add(values.nan_to_num_(limit, limit, limit).clamp_(0.0, limit), numbers[1], alpha=0)
+    # So is a row of −∞ alone, whose lift is infinite.
+    values = torch.add(values.nan_to_num_(limit, limit, limit).clamp_(0.0, limit), numbers[2], alpha=0)
     if pulls is None:
         return values, None
     terms = None
