@@ -1,4 +1,4 @@
-"""The latest results as the tables of docs/performance.md and README.md.
+"""The latest results as the tables of docs/results/performance.md and README.md.
 
 python benchmarks/tables.py            prints them
 python benchmarks/tables.py --write    puts them into the pages
@@ -35,7 +35,7 @@ def latest(lines: Sequence[Line]) -> list[Line]:
 
 
 def page_tables(lines: Sequence[Line]) -> str:
-    """For docs/performance.md: every task, every cell, with spread and memory."""
+    """For docs/results/performance.md: every task, every cell, with spread and memory."""
     if not lines:
         return NO_RESULTS
     parts = [_origin(lines)]
@@ -143,7 +143,7 @@ def _markdown(head: list[str], body: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-PAGES = {"docs/performance.md": page_tables, "README.md": readme_table}
+PAGES = {"docs/results/performance.md": page_tables, "README.md": readme_table}
 
 
 def updated(page: str, text: str) -> str:

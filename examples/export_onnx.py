@@ -64,14 +64,16 @@ def use(path: Path, known: np.ndarray, targets: np.ndarray, unknown: np.ndarray)
     session = onnxruntime.InferenceSession(f"{path}", providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["beliefmatch"])
     print(f"expects {about['preprocessing']['inputs']}; classes {', '.join(about['class_names'])}")
-    probs, doubt = session.run(["probs", "mutual_information"], {"inputs": known})
-    probs_of_unknown, doubt_of_unknown = session.run(["probs", "mutual_information"], {"inputs": unknown})
+    probs, information = session.run(["probs", "mutual_information"], {"inputs": known})
+    probs_of_unknown, information_of_unknown = session.run(
+        ["probs", "mutual_information"], {"inputs": unknown}
+    )
     error = (probs.argmax(1) != targets).mean()
-    by_doubt = auroc(doubt, doubt_of_unknown)
+    by_information = auroc(information, information_of_unknown)
     by_confidence = auroc(1 - probs.max(1), 1 - probs_of_unknown.max(1))
     print(f"error on known digits {100 * error:.1f} %")
-    print(f"AUROC of the mutual information {by_doubt:.3f}, of the confidence {by_confidence:.3f}")
-    return by_doubt
+    print(f"AUROC of the mutual information {by_information:.3f}, of the confidence {by_confidence:.3f}")
+    return by_information
 
 
 def auroc(known: np.ndarray, unknown: np.ndarray) -> float:

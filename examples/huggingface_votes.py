@@ -60,7 +60,7 @@ def trained(examples: list[dict[str, Tensor]], *, epochs: int = 8, **options) ->
         **options,
     )
     trainer.train()
-    trainer.compute_loss_func = compute_loss_func()  # so that predictions can be judged by votes
+    trainer.compute_loss_func = compute_loss_func()  # so that predictions can be evaluated by votes
     return trainer
 
 

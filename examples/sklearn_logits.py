@@ -2,9 +2,9 @@
 
     python examples/sklearn_logits.py [DIRECTORY]
 
-The classifiers learn the digits 0 to 7 and are asked about 8s and 9s too, which belong to none of their
-classes. A logistic regression has logits (its decision function); a random forest has probabilities only, so
-that the scores that need logits are left out for it.
+The classifiers learn the digits 0 to 7 and also predict 8s and 9s, which are out-of-distribution. A logistic
+regression has logits (its decision function); a random forest has probabilities only, so that the scores that
+need logits are left out for it.
 
 Needs `pip install "beliefmatch[cli,report,stats,sklearn]"`.
 """

@@ -3,13 +3,14 @@
     python examples/votes.py --images cifar10_test.npz --votes cifar10h_counts.npz \
         --weights cifar10_resnet20-12fca82f.th --out runs/votes
 
-Half of the images is to fit and choose on, the other half to judge: how far are the predicted probabilities
-from how people voted there? Of the votes to fit on, some are drawn without replacement: 1, 3, 10, or all.
+Half of the images is used to fit and choose, the other half to evaluate: how far are the predicted
+probabilities from the votes there? Of the votes to fit on, some are drawn without replacement: 1, 3, 10, or
+all.
 
-The votes of one image are judged twice: each by itself, and one after the other, where a belief may learn
-from the first how to expect the next (Bayes' rule), as a softmax cannot: for it the two are the same. To see
-what the belief of each image is worth there, softmax is also given one precision for all images: the one that
-suits the votes of the validation images best, and label smoothing the one that belief matching asks for.
+The votes of one image are scored twice: each by itself, and one after the other, where a belief is updated
+by each vote (Bayes' rule). For a softmax the two scores are the same. To see what the belief of each image is
+worth there, softmax is also given one precision for all images: the one that suits the votes of the
+validation images best, and label smoothing the one that is the target of belief matching.
 The images and the network's weights are described in docs/adapt.md.
 """
 
@@ -44,24 +45,24 @@ CONTROLS = ("softmax", "label_smoothing")
 
 
 def main() -> None:
-    """Fit, judge, write and show."""
-    asked = _arguments()
-    features, votes, labels = _data(asked)
+    """Fit, evaluate, write and show."""
+    args = _arguments()
+    features, votes, labels = _data(args)
     lines = [
         {"trial": trial, "fitted_on": what, **row}
-        for trial in range(asked.trials)
+        for trial in range(args.trials)
         for what, targets in _targets(votes, labels, trial)
-        for row in _judged(features, targets, votes, trial)
+        for row in _evaluated(features, targets, votes, trial)
     ]
     record = {
-        "network": asked.network,
-        "trials": asked.trials,
+        "network": args.network,
+        "trials": args.trials,
         "images": len(votes),
         "rows": lines,
         "versions": versions("beliefmatch", "torch", "numpy"),
         "hardware": hardware(),
     }
-    place = Path(asked.out)
+    place = Path(args.out)
     place.mkdir(parents=True, exist_ok=True)
     (place / "votes.json").write_text(json.dumps(record, indent=1) + "\n")
     print(_table(lines))
@@ -79,13 +80,13 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _data(asked: argparse.Namespace) -> tuple[Features, Tensor, Tensor]:
-    with np.load(asked.images, allow_pickle=False) as stored:
+def _data(args: argparse.Namespace) -> tuple[Features, Tensor, Tensor]:
+    with np.load(args.images, allow_pickle=False) as stored:
         images, labels = stored["images"], torch.from_numpy(stored["labels"]).long()
-    with np.load(asked.votes, allow_pickle=False) as stored:
+    with np.load(args.votes, allow_pickle=False) as stored:
         votes = torch.from_numpy(stored["counts"]).float()
-    network = NETWORKS[asked.network]()
-    load_weights(network, asked.weights)
+    network = NETWORKS[args.network]()
+    load_weights(network, args.weights)
     pixels = (torch.from_numpy(images).float() / 255 - torch.tensor(MEAN)) / torch.tensor(STD)
     inputs = pixels.permute(0, 3, 1, 2)
     head = find_head(network, inputs[:4])
@@ -109,16 +110,16 @@ def _targets(votes: Tensor, labels: Tensor, trial: int) -> Iterator[tuple[str, T
     yield "all votes", votes
 
 
-def _judged(features: Features, targets: Tensor, votes: Tensor, trial: int) -> Iterator[dict[str, Any]]:
+def _evaluated(features: Features, targets: Tensor, votes: Tensor, trial: int) -> Iterator[dict[str, Any]]:
     order = np.random.default_rng(1000 + trial).permutation(len(votes))
     half = len(order) // 2
-    fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
-    told = Features(features.rows, targets, f"{features.digest}-{trial}")
-    sets = FeatureSets(told.subset(np.sort(fit)), told.subset(np.sort(choose)))
+    fit, choose, evaluate = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
+    labelled = Features(features.rows, targets, f"{features.digest}-{trial}")
+    sets = FeatureSets(labelled.subset(np.sort(fit)), labelled.subset(np.sort(choose)))
     adapt_config = AdaptConfig(labels="new", controls=CONTROLS, vote_scale=False)
     made = refit(sets, classes=votes.shape[1], adapt_config=adapt_config)
-    rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
-    known = told.targets[torch.from_numpy(np.sort(choose))].double()
+    rows, people = _rows(features, evaluate), votes[torch.from_numpy(np.sort(evaluate))].double()
+    known = labelled.targets[torch.from_numpy(np.sort(choose))].double()
     for label in ("softmax", "label smoothing", "belief matching"):
         heads = made.table[label]
         said, kl_weight = heads[0].predict(rows), made.table["belief matching"][0].candidate.kl_weight
@@ -129,16 +130,16 @@ def _judged(features: Features, targets: Tensor, votes: Tensor, trial: int) -> I
         yield {"head": label, "kl_weight": kl_weight, **scores, "in_turn_nll": in_turn}
         if said.belief is None:
             looked = heads[0].predict(_rows(features, choose)).probs
-            asked_for = kl_weight * votes.shape[1] + known.sum(1).mean().item()
-            for name, precision in _precisions(label, looked, known, asked_for).items():
+            target_precision = kl_weight * votes.shape[1] + known.sum(1).mean().item()
+            for name, precision in _precisions(label, looked, known, target_precision).items():
                 in_turn = _in_turn(precision * said.probs, people)
                 yield {"head": f"{label}, {name}", **scores, "in_turn_nll": in_turn}
 
 
-def _precisions(label: str, probs: Tensor, votes: Tensor, asked_for: float) -> dict[str, float]:
+def _precisions(label: str, probs: Tensor, votes: Tensor, target_precision: float) -> dict[str, float]:
     """One number for all images: fitted to votes, or the optimum of belief matching (λ and votes, summed)."""
     if label != "softmax":
-        return {"precision of the optimum": asked_for}
+        return {"precision of the optimum": target_precision}
     several = votes.sum(1).min() > 1  # one vote tells nothing of the next
     return {"one precision for all": _precision(probs, votes)} if several else {}
 

@@ -45,7 +45,7 @@ confidence, correct = belief[new].confidence, ~wrong
 curve = metrics.risk_coverage(confidence, correct)
 figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
 axes.plot(curve.coverage, curve.risk, label="new images")
-axes.axhline(0.05, linestyle="dotted", color="gray", label="risk asked for")
+axes.axhline(0.05, linestyle="dotted", color="gray", label="chosen risk")
 axes.axvline(answered.float().mean(), linestyle="dashed", color="gray", label="coverage chosen")
 axes.set(xlabel="coverage", ylabel="error among the answers", title="Risk and coverage")
 axes.legend()

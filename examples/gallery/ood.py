@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Input of no class
+# # OOD input
 #
 # A classifier learns the digits 0 to 7. Which score finds the digits 8 and 9, digits that are turned, patches of
 # photographs, and noise? The answer differs from set to set, so test scores on your own data.
@@ -107,7 +107,9 @@ with torch.no_grad():
     for name, x in sets.items():
         values = score(logits=models["belief matching"](x)).log10()
         axes.hist(values.numpy(), bins=30, density=True, histtype="step", linewidth=1.6, label=name)
-axes.set(xlabel="mutual information, log10 of nats", ylabel="density", title="Doubt about the probabilities")
+axes.set(
+    xlabel="mutual information, log10 of nats", ylabel="density", title="Uncertainty about the probabilities"
+)
 axes.legend()
 figure
 

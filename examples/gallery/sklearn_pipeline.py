@@ -52,15 +52,15 @@ for name, values in losses.items():
     print(f"{name:22} log-loss {values.mean():.3f} ± {values.std():.3f}")
 
 # %% [markdown]
-# ## Leave doubtful rows to a person
+# ## Leave uncertain rows to a person
 
 # %%
 inputs = model[:-1].transform(X_test)
 belief = classifier.belief(inputs)
-doubtful = belief.confidence.numpy() < 0.9
+uncertain = belief.confidence.numpy() < 0.9
 wrong = model.predict(X_test) != y_test
 print(
-    f"{doubtful.sum()} of {len(y_test)} rows are doubtful; they hold {wrong[doubtful].sum()} of {wrong.sum()} mistakes"
+    f"{uncertain.sum()} of {len(y_test)} rows are uncertain; they hold {wrong[uncertain].sum()} of {wrong.sum()} mistakes"
 )
 
 # %% [markdown]

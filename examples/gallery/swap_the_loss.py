@@ -49,7 +49,7 @@ best = min(nll, key=nll.__getitem__)
 print({target: round(value, 3) for target, value in nll.items()}, "chosen:", best)
 
 # %% [markdown]
-# Label smoothing is the control: this strength asks for the same probability of the label.
+# Label smoothing is the control: this strength has the same target probability of the label.
 
 # %%
 logits = {
@@ -59,7 +59,7 @@ logits = {
 }
 
 # %% [markdown]
-# ## Judge
+# ## Evaluate
 
 # %%
 print(f"{'':16} error    NLL    ECE  confidence")
@@ -93,8 +93,8 @@ figure
 
 # %%
 belief = Belief(logits["belief matching"])
-doubtful = belief.mutual_information().topk(3).indices
-for index in doubtful.tolist():
+least_certain = belief.mutual_information().topk(3).indices
+for index in least_certain.tolist():
     low, high = belief[index].credible_interval(0.9)
     best = int(belief.predictions[index])
     print(

@@ -57,7 +57,7 @@ print(
 )
 
 # %% [markdown]
-# The later votes judge the belief: their mean log-likelihood after none, one, two... of the first five votes.
+# The later votes evaluate the belief: the plot shows their mean log-likelihood after none, one, two... of the first five votes.
 
 # %%
 later = votes[test, 5:].sum(1)
@@ -78,7 +78,7 @@ axes.legend()
 figure
 
 # %% [markdown]
-# ## Whom to ask next
+# ## Which image needs another vote
 #
 # After one vote the expected information of a second one ranks the images. Asking about the best fifth changes far more
 # decisions than asking about the others.

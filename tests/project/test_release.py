@@ -80,7 +80,10 @@ def test_workflows_read_by_default_and_only_publishing_gets_a_token():
         workflow = yaml.safe_load(path.read_text("utf-8"))
         assert workflow["permissions"] == {"contents": "read"}, path.name
         granted = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
-        assert granted in ({}, {"publish": {"id-token": "write"}})
+        pages = {"deploy": {"pages": "write", "id-token": "write"}}
+        assert granted in ({}, {"publish": {"id-token": "write"}}, pages)
+        if "deploy" in granted:
+            assert "refs/heads/main" in workflow["jobs"]["deploy"]["if"]
         if "publish" in granted:
             assert set(workflow["jobs"]["publish"]["needs"]) == set(workflow["jobs"]) - {"publish"}
             assert "tag" in workflow["jobs"]["publish"]["if"]

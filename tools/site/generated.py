@@ -46,7 +46,8 @@ def _parameters(parameters: list[Any]) -> Iterator[str]:
         panels.setdefault(panel, []).append(_row(one, is_argument=is_argument))
     for panel, rows in panels.items():
         yield f"**{panel}**\n"
-        yield '<div class="options-box" markdown>\n\n| | |\n|---|---|'
+        name = "argument" if panel == "Arguments" else "option"
+        yield f'<div class="options-box" markdown>\n\n| {name} | meaning |\n|---|---|'
         yield from rows
         yield "\n</div>\n"
 
