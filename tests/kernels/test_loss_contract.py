@@ -479,6 +479,24 @@ def test_what_is_not_finite_stays_in_its_row_and_is_not_hidden(kernel):
     assert torch.equal(seen[0], unseen[0]) and (seen[1][0] == 0).all()
 
 
+def test_a_row_whose_logits_are_all_minus_infinity_has_no_loss(kernel):
+    logits = random_rows(4, 5)[0].detach().float()
+    logits[1] = -math.inf
+    for targets in (torch.tensor([0, 1, 2, 3]), torch.eye(5)[:4]):
+        loss, gradient = loss_and_gradient(logits, targets, reduction="none")
+        assert loss.isnan().tolist() == [False, True, False, False]
+        assert gradient.isnan().all(1).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("prior", [1e35, 1e300])
+def test_a_huge_prior_has_a_loss_that_is_a_number(prior, kernel):
+    loss, gradient = loss_and_gradient(
+        random_rows(4, 5)[0].detach().float(), torch.tensor([0, 1, 2, 3]), prior=prior, reduction="none"
+    )
+    assert (loss > 1e33).all()
+    assert loss.isfinite().all() and gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 def test_ids_of_any_integer_type_are_ids_and_not_mistaken_for_the_ignored_one(dtype, kernel):
     """In uint8 the default ignore_index of −100 would be 156."""
