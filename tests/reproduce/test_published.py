@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -68,20 +69,37 @@ def test_a_record_is_published_as_its_command_would_run_it_today(name):
 
 def test_the_page_says_once_what_several_reproductions_share():
     records, page = [published(name) for name in REPRODUCTIONS], (PUBLISHED / "README.md").read_text("utf-8")
-    shared, table = report.common_notes(records), report.common_markdown(records)
-    assert table in page and len(shared) == table.count("\n") - 1 >= 5
-    for (_, ids), line in zip(shared.items(), table.splitlines()[2:], strict=True):
-        sentence = line.split("|")[1].strip()
-        assert len(ids) > 1 and page.count(sentence) == 1
-        assert line.split("|")[2].strip() == ("all" if len(ids) == len(records) else ", ".join(ids))
-        whole = [one.id for one in records if sentence in report.reproduction_markdown(one)]
-        assert whole == ids
+    shared, notes = report.common_notes(records), report.common_markdown(records)
+    lists = re.findall(r"^([\w, -]+):\n\n((?:- .*\n)+)", notes, re.MULTILINE)
+    found = {line: ids for ids, lines in lists for line in lines.splitlines()}
+    assert notes in page and len(found) == len(shared) >= 5
+    for line, ids in found.items():
+        assert page.splitlines().count(line) == 1
+        whole = [one.id for one in records if line in report.reproduction_markdown(one).splitlines()]
+        assert len(whole) > 1 and ids == ("All" if len(whole) == len(records) else ", ".join(whole))
     assert report.common_markdown([]) == ""
 
 
-def test_names_between_backticks_are_code_in_notes_and_tables():
+def test_names_between_backticks_are_code_in_notes():
     text = report.reproduction_markdown(published("table4"))
-    assert "| `training.clip_norm` | 1 instead of none |" in text and "\\`" not in text
+    assert "\n- `training.clip_norm`: 1 instead of none.\n" in text and "\\`" not in text
+
+
+def test_a_table_has_no_column_that_says_nothing():
+    text = report.reproduction_markdown(published("table1"))
+    assert "|   | method | paper, error % | ours, error % | note |" in text
+    record = published("table2")
+    assert "|   | method | measure | paper | ours |" in report.reproduction_markdown(record)
+    first = replace(record.rows[0], values=[*record.rows[0].values[1:], None])
+    fewer = report.reproduction_markdown(replace(record, rows=[first, *record.rows[1:]]))
+    assert "|   | method | measure | paper | ours | n |" in fewer
+
+
+def test_a_long_command_has_lines_of_80_columns_that_a_shell_reads_as_one():
+    record = published("table3")
+    (command,) = re.findall(r"```sh\n(.*?)\n```", report.reproduction_markdown(record), re.DOTALL)
+    assert max(map(len, command.splitlines())) <= 80
+    assert shlex.split(command.replace("\\\n", " ")) == record.command
 
 
 def test_the_published_records_are_small():

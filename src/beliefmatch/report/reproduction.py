@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as with_values
 from itertools import groupby
 from statistics import fmean, stdev
@@ -227,7 +227,7 @@ def reproduction_markdown(
     Args:
         record: Record of one reproduction.
         figures: Directory of its figures, relative to the file that this is written to.
-        common: Notes that stand elsewhere in that file (`common_notes`) and are not repeated.
+        common: Differences that stand elsewhere in that file (`common_notes`) and are not repeated.
     """
     shown = tidy(record)
     blocks = [
@@ -235,31 +235,69 @@ def reproduction_markdown(
         f"{markdown_text(shown.place).capitalize()}. **{markdown_text(_caption(shown))}.**",
     ]
     if lines := _paper_lines(shown.rows):
-        blocks.append(_markdown_table(("", "", "", "paper", "ours", "n", "seconds per run", ""), lines))
-    for group, measures, methods in _measured(shown.rows):
-        lines = [
-            [
-                label,
-                *(ours_text(own[measure]) if measure in own else MISSING for measure in measures),
-                f"{max(map(_count, own.values()))}",
-                number_text(next(iter(own.values())).train_seconds, 0),
-                next(iter(own.values())).note,
-            ]
-            for label, own in methods.items()
-        ]
-        blocks.append(_markdown_table((group, *measures, "n", "seconds per run", ""), lines))
+        blocks.append(_paper_markdown(lines, seeds=len(shown.seeds)))
+    blocks += [_measured_markdown(one, seeds=len(shown.seeds)) for one in _measured(shown.rows)]
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
     listed = [one for one in shown.differences if one not in common]
-    summary = f"{len(listed)} difference{'' if len(listed) == 1 else 's'} from the paper, and the command"
+    further = "further " if len(listed) < len(shown.differences) else ""
+    differences = f"difference{'' if len(listed) == 1 else 's'} from the paper"
+    summary = f"{len(listed)} {further}{differences}, and the command"
     blocks.append(f'<details markdown="1"><summary>{summary if listed else "The command"}</summary>')
-    blocks += _difference_blocks(listed)
-    if _DEVIATIONS not in common:
-        blocks.append(_DEVIATIONS)
+    sentences = listed if _DEVIATIONS in common else [*listed, _DEVIATIONS]
+    if sentences:
+        blocks.append("\n".join(f"- {_noted(sentence)}" for sentence in sentences))
     if shown.command:
-        blocks.append(f"```sh\n{shlex.join(shown.command)}\n```")
+        blocks.append(f"```sh\n{_wrapped_command(shown.command)}\n```")
     blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
+
+
+def _paper_markdown(lines: Sequence[Sequence[str]], *, seeds: int) -> str:
+    """The paper's numbers beside ours; a measure that all rows share stands in the head."""
+    measures = {measure for _, _, measure, *_ in lines}
+    head, table, above = ["", "method", "measure", "paper", "ours", "n", "note"], [], None
+    for group, label, measure, paper, ours, count, _seconds, note in lines:
+        table.append(["" if group == above else group, label, measure, paper, ours, count, note])
+        above = group
+    if len(measures) == 1:
+        head[3:5] = [f"paper, {min(measures)}", f"ours, {min(measures)}"]
+    return _narrow_table(head, table, without={"measure"} if len(measures) == 1 else set(), seeds=seeds)
+
+
+def _measured_markdown(found: _Measured, *, seeds: int) -> str:
+    """A row a method, a column a measure."""
+    lines = []
+    for label, own in found.methods.items():
+        cells = [ours_text(own[measure]) if measure in own else MISSING for measure in found.measures]
+        lines.append([label, *cells, f"{max(map(_count, own.values()))}", next(iter(own.values())).note])
+    return _narrow_table([found.group, *found.measures, "n", "note"], lines, seeds=seeds)
+
+
+def _narrow_table(
+    head: Sequence[str], lines: Sequence[Sequence[str]], *, seeds: int, without: Collection[str] = ()
+) -> str:
+    """A table without the named columns, empty notes, and numbers of seeds that are all `seeds`."""
+    uninformative = {"n": f"{seeds}", "note": ""}
+    kept = [
+        place
+        for place, name in enumerate(head)
+        if name not in without
+        and not (name in uninformative and all(line[place] == uninformative[name] for line in lines))
+    ]
+    shown = [[line[place] for place in kept] for line in (head, *lines)]
+    return _markdown_table(shown[0], shown[1:])
+
+
+def _wrapped_command(command: Sequence[str]) -> str:
+    """A command for a shell, on lines of at most 80 columns where its options allow it."""
+    lines = [""]
+    for word in shlex.join(command).replace(" --", "\0--").split("\0"):
+        if len(lines[-1]) + len(word) > 74:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return " \\\n  ".join(lines)
 
 
 def common_notes(records: Sequence[ReproductionRecord]) -> dict[str, list[str]]:
@@ -267,31 +305,23 @@ def common_notes(records: Sequence[ReproductionRecord]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {_DEVIATIONS: [record.id for record in records]}
     for shown in map(tidy, records):
         for note in shown.differences:
-            if not _is_setting(note):
-                found.setdefault(note, []).append(shown.id)
+            found.setdefault(note, []).append(shown.id)
     return {note: ids for note, ids in found.items() if len(ids) > 1}
 
 
 def common_markdown(records: Sequence[ReproductionRecord]) -> str:
-    """The notes that several records share, as a table."""
-    lines = [
-        [note, "all" if len(ids) == len(records) else ", ".join(ids)]
-        for note, ids in common_notes(records).items()
-    ]
-    return _markdown_table(("what several of them have in common", "where"), lines) if lines else ""
-
-
-def _is_setting(difference: str) -> bool:
-    return ": " in difference and " instead of " in difference
-
-
-def _difference_blocks(differences: Sequence[str]) -> Iterator[str]:
-    """A table of settings that differ, then the other sentences as a list."""
-    if settings := [one for one in differences if _is_setting(one)]:
-        lines = [one.removesuffix(".").split(": ", 1) for one in settings]
-        yield _markdown_table(("setting", "difference"), lines)
-    if others := [one for one in differences if not _is_setting(one)]:
-        yield "\n".join(f"- {_noted(sentence)}" for sentence in others)
+    """The notes that several records share, as a list for each set of records."""
+    lists: dict[tuple[str, ...], list[str]] = {}
+    for note, ids in common_notes(records).items():
+        lists.setdefault(tuple(ids), []).append(f"- {_noted(note)}")
+    if not lists:
+        return ""
+    summary = "Notes and differences from the paper that several share"
+    blocks = [f'<details markdown="1"><summary>{summary}</summary>']
+    for ids, notes in lists.items():
+        name = "All" if len(ids) == len(records) else ", ".join(map(markdown_text, ids))
+        blocks.append("\n".join([f"{name}:", "", *notes]))
+    return "\n\n".join([*blocks, "</details>"])
 
 
 def _noted(text: str) -> str:
