@@ -1,8 +1,8 @@
 """Belief Matching for PyTorch: classifiers that know what they do not know.
 
     loss = beliefmatch.BeliefMatchingLoss()(logits, targets)     # in place of CrossEntropyLoss
-    belief = beliefmatch.Belief(logits)                          # probabilities, and doubt about them
-    better = beliefmatch.adapt(model, data, validation=unseen)   # a trained network gets its doubt back
+    belief = beliefmatch.Belief(logits)                          # probabilities, and uncertainty about them
+    better = beliefmatch.adapt(model, data, validation=unseen)   # a belief head for a trained network
     found = beliefmatch.evaluate(logits=logits, targets=targets) # what predictions of any model are worth
 
 Names are loaded on first use, so that importing the package costs nothing.

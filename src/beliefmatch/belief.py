@@ -243,22 +243,22 @@ class Belief:
         return self.log_alpha.argmax(self.dim)
 
     def entropy(self) -> Tensor:
-        """H(E[p]) in nats, in [0, ln K]: total doubt about the label; higher is more doubtful."""
+        """H(E[p]) in nats, in [0, ln K]: total uncertainty about the label."""
         return kernels.measure(dirichlet.entropy, self.log_alpha, self.dim)
 
     def expected_entropy(self) -> Tensor:
-        """E[H(p)], in [0, ln K]: doubt that would remain if p were known; higher is more doubtful."""
+        """E[H(p)], in [0, ln K]: the uncertainty that would remain if p were known."""
         return kernels.measure(dirichlet.expected_entropy, self.log_alpha, self.dim)
 
     def mutual_information(self) -> Tensor:
-        """H(E[p]) − E[H(p)] ≥ 0, the Dirichlet spread: doubt about p itself, about (K−1)/(2α₀) for large α.
+        """H(E[p]) − E[H(p)] ≥ 0, the Dirichlet spread: uncertainty about p; about (K−1)/(2α₀) for large α.
 
-        Higher is more doubtful. A score for OOD input; it does not vanish with more training data.
+        Higher is less certain. A score for OOD input; it does not vanish with more training data.
         """
         return kernels.measure(dirichlet.mutual_information, self.log_alpha, self.dim)
 
     def differential_entropy(self) -> Tensor:
-        """Entropy of the density Dir(α), at most −lnΓ(K), unbounded below; higher is more doubtful.
+        """Entropy of the density Dir(α), at most −lnΓ(K), unbounded below; higher is less certain.
 
         A broad belief has the most; it also falls when all α shrink below 1 and the belief moves into the
         corners.
@@ -394,7 +394,7 @@ class Belief:
         calibration: "tuple[Belief | Tensor, Tensor] | None" = None,
         delta: float | None = None,
     ) -> Tensor:
-        """Which predictions not to make: True where the measure is on the doubtful side of a threshold.
+        """Which predictions not to make: True where the measure is on the uncertain side of a threshold.
 
         Below it for "confidence" and "precision", above it for the entropies and the mutual information.
         A measure that is NaN abstains. The threshold is given, or found on held-out data such that the error

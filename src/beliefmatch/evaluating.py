@@ -75,7 +75,7 @@ def evaluate(
         class_names: One name for each class; by default those that the headings of a data frame tell, such
             as prob_cat or the texts of `targets`, else "0", "1", ...
         images: Images of the examples, of shape (N, H, W), (N, H, W, C) or (N, C, H, W), shown on the page
-            for mistakes and doubtful examples.
+            for mistakes and uncertain examples.
         name: Name of the model, where there is one.
         n_bins: Number of confidence bins of the calibration errors.
         resamples: Number of bootstrap resamples of the intervals, from 1,000 to 100,000; 0 for no intervals.
@@ -85,7 +85,7 @@ def evaluate(
         risks: Error rates among answered examples for which to find a confidence threshold.
         delta: Probability with which each of these thresholds may fail.
         coverages: Probabilities with which prediction sets are to hold the true class.
-        shown: Number of the most confident mistakes, and of the most doubtful examples, that are kept.
+        shown: Number of the most confident mistakes, and of the most uncertain examples, that are kept.
         on_progress: Called with (fraction, description).
 
     Returns:

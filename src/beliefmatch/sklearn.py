@@ -225,7 +225,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         calibration: tuple[Any, Any] | None = None,
         delta: float | None = None,
     ) -> np.ndarray:
-        """Which rows not to answer, (N,): True where the measure is on the doubtful side of the threshold.
+        """Which rows not to answer, (N,): True where the measure is on the uncertain side of the threshold.
 
         Args:
             X: Features (N, F).

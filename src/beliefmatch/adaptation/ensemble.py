@@ -1,9 +1,9 @@
-"""Bootstrap heads: heads fitted to resampled rows, whose disagreement is a doubt that shrinks with data.
+"""Bootstrap heads: heads fitted to resampled rows, whose disagreement is uncertainty that shrinks with data.
 
 The spread of one Dirichlet belief says how the labels of similar rows scatter; the number of rows enters it
-only by how sure the fitted head is. How much the weights would change with other rows is a second doubt.
+only by how sure the fitted head is. How much the weights would change with other rows is a second source.
 Each head gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean and the
-mutual information of the mixture, so that both doubts are in it.
+mutual information of the mixture, so that both are in it.
 """
 
 import math

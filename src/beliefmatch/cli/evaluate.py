@@ -440,7 +440,7 @@ def _show_rows(rows: Sequence["PredictionRow"]) -> None:
     columns = [
         Column("answer", "answer"),
         Column("confidence", "confidence", digits=3),
-        Column("doubt", measure),
+        Column("uncertainty", measure),
     ]
     lines = []
     for row in rows:

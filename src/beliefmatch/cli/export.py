@@ -28,7 +28,7 @@ def export(
 ) -> None:
     """Export the network of a run to ONNX, TorchScript or torch.export.
 
-    The file returns probabilities and measures of doubt for batches of any size. It is compared with the
+    The file returns probabilities and measures of uncertainty for any batch size. It is compared with the
     network before it takes its name.
     """
     with user_errors(context), write_errors(context, Path(out or ".")):

@@ -38,7 +38,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
         risks: error rates for which to look for a confidence threshold that guarantees them.
         delta: probability with which each threshold may fail.
         coverages: probabilities with which prediction sets are to hold the true class.
-        shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
+        shown: how many of the most confident mistakes, and of the most uncertain examples, are kept.
     """
 
     n_bins: Annotated[int, Meta(ge=1, le=10_000)] = 15

@@ -87,16 +87,17 @@ OUTPUTS: dict[str, _Output] = {
     "predictions": _Output(lambda z: z.argmax(1), "Id of the most probable class."),
     "confidence": _Output(lambda z: z.softmax(1).amax(1), "Probability of the most probable class."),
     "entropy": _Output(
-        lambda z: dirichlet.entropy(z, **_IN_FLOAT32), "Entropy of the probabilities in nats: total doubt."
+        lambda z: dirichlet.entropy(z, **_IN_FLOAT32),
+        "Entropy of the probabilities in nats: total uncertainty.",
     ),
     "expected_entropy": _Output(
         lambda z: dirichlet.expected_entropy(z, **_IN_FLOAT32),
-        "Expected entropy under the belief in nats: doubt that would remain if the probabilities were known.",
+        "Expected entropy under the belief in nats: what would remain if the probabilities were known.",
         needs_belief=True,
     ),
     "mutual_information": _Output(
         lambda z: dirichlet.mutual_information(z, **_IN_FLOAT32),
-        "Entropy less expected entropy in nats: doubt about the probabilities, a score for OOD inputs.",
+        "Entropy less expected entropy in nats: uncertainty about the probabilities, a score for OOD inputs.",
         needs_belief=True,
         tolerance_floor=1e-6,
     ),

@@ -35,7 +35,7 @@ from beliefmatch import Belief
 
 belief = Belief(logits)
 belief.probs                 # probabilities
-belief.mutual_information()  # doubt about them
+belief.mutual_information()  # uncertainty about them
 ```
 """
 

@@ -31,7 +31,7 @@ class Entropies(NamedTuple):
     """The two parts of the entropy of a mean prediction, (N,) each, in nats; their sum is that entropy."""
 
     expected_entropy: Tensor
-    """Mean entropy of the members: the doubt about the label that each of them has."""
+    """Mean entropy of the members: the uncertainty about the label that each of them has."""
     mutual_information: Tensor
     """Mutual information of label and member: how far the members disagree."""
 

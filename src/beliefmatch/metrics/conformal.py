@@ -57,7 +57,7 @@ def conformal_threshold(
 
     - "lac", or THR: :math:`1 - p_k` (Sadinle, Lei and Wasserman 2019): the smallest sets on average.
     - "aps": :math:`\sum_{j: \pi_j < \pi_k} p_j + u\,p_k` (Romano, Sesia and Candès 2020): sets that are
-      larger where the prediction is doubtful.
+      larger where the prediction is uncertain.
     - "raps": "aps" plus :math:`\lambda \max(0, \pi_k - k_{reg})` (Angelopoulos et al. 2021): without its long
       tail of improbable classes.
 

@@ -250,7 +250,7 @@ def _all_angles(record: ComparisonRecord, digit: RotatedDigit, title: str) -> Ta
     rows = [Row(name, [Cell(values[place]) for values in lists]) for place, name in enumerate(names)]
     caption = (
         "Confidence: probability of the class. Entropy of the probabilities, and mutual information of the "
-        "belief or of masks or members, in nats: the larger, the more doubt. Last row: number of wrong "
+        "belief or of masks or members, in nats: the larger, the less certain. Last row: number of wrong "
         "classes, and means over those."
     )
     return Table(title, columns, rows, caption, row_title="angle")
@@ -301,7 +301,7 @@ def _first_seed_sections(models: Sequence[EvaluationRecord], seed: int) -> Itera
     """The sections of an evaluation."""
     text = Text(
         f"From here on everything is of the networks of seed {seed}. Intervals come from resampling the test "
-        "images, not from training again; the two kinds of doubt are not the same."
+        "images, not from training again; the two kinds of uncertainty are not the same."
     )
     first = [text]
     for section in evaluation_sections(models):
