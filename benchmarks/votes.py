@@ -13,7 +13,8 @@ votes for each item of one half (a fifth of it chooses λ and weight decay) and 
 - the same with a panel of twenty, where the error is against the majority of all votes of the item: a wider
   question, since the majority of five is often not that of fifty.
 
-± is the standard deviation over the resplits.
+± is the standard deviation over the resplits. The last row of each table is the paired difference of belief
+matching and softmax with its 95 % interval (Student's t over the resplits, which share their items).
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from beliefmatch._environment import provenance
@@ -50,6 +52,7 @@ TRAINING_VOTES = PANEL = 5
 LARGE_PANEL = 20
 AFTER = (0, 1, 5)
 ERRORS = {"CIFAR-10H": (0.01, 0.02), "ChaosNLI": (0.15, 0.2)}
+CONTROL, SCALED = "softmax, one fitted precision", "belief matching, fitted scale"
 WEIGHT_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
@@ -118,7 +121,7 @@ def judged(features: np.ndarray, counts: np.ndarray, seed: int, errors: tuple[fl
             title = f"{name}, as it comes" if name == "belief matching" else "Pólya likelihood as the loss"
             beliefs[title] = of_test
         if name != "Pólya":
-            title = "softmax, one fitted precision" if name == "softmax" else "belief matching, fitted scale"
+            title = CONTROL if name == "softmax" else SCALED
             beliefs[title] = of_test + math.log(fit_scale(of_validation, seen))
     later = {m: drawn(counts[test], m, rng) for m in AFTER}
     nats = {
@@ -193,8 +196,8 @@ def stopping(
     config = VotesConfig(panel=panel, repetitions=1, seed=seed)
     rules: dict[str, SimulatedRule] = {}
     for name, variant, title in (
-        ("softmax", ONE_PRECISION, "softmax, one fitted precision"),
-        ("belief matching", OWN_PRECISION, "belief matching, fitted scale"),
+        ("softmax", ONE_PRECISION, CONTROL),
+        ("belief matching", OWN_PRECISION, SCALED),
     ):
         found = simulate(
             VotesInput(votes, ModelBelief(name, heads[name][1], True)), config, of_all_votes=of_all_votes
@@ -229,7 +232,20 @@ def table(rows: list[dict[str, Any]], measure: str) -> str:
             spread = stdev(values) if len(values) > 1 else 0.0
             cells.append(f"{fmean(values):.3f} ± {spread:.3f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    if len({row["seed"] for row in rows}) > 1:
+        pairs = [
+            [row[measure][key][SCALED] - row[measure][key][CONTROL] for row in rows if row["set"] == one]
+            for one, key in columns
+        ]
+        lines.append(f"| belief matching less softmax | {' | '.join(map(interval, pairs))} |")
     return "\n".join(lines)
+
+
+def interval(differences: list[float]) -> str:
+    """Mean and 95 % interval."""
+    mean, n = fmean(differences), len(differences)
+    half = stdtrit(n - 1, 0.975) * stdev(differences) / math.sqrt(n)
+    return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 
 if __name__ == "__main__":
