@@ -314,9 +314,10 @@ _TILE = 1024
 
 
 @lru_cache(maxsize=1000)
-def _tile(outer: int, classes: int, inner: int, has_ids: bool) -> _Tile:
+def _tile(outer: int, classes: int, inner: int, has_ids: bool, has_weight: bool) -> _Tile:
     """For logits of this shape."""
-    neighbours, each = (inner, 4) if inner > 1 else (outer, 8)  # classes for each thread
+    neighbours = inner if inner > 1 else outer
+    each = 4 if inner > 1 or (has_weight and not has_ids) else 8  # classes for each thread
     fits = classes <= (_LONGEST if has_ids else _LONGEST // 2)  # votes take registers too
     block = _power_of_two(classes) if fits else _LONGEST // 2
     rows = max(1, min(_TILE // block, _power_of_two(neighbours), 128))
@@ -340,7 +341,7 @@ def _evaluate(
     outer, classes, inner = sizes = _sizes(logits.shape, dim)
     work = work_dtype(logits.device)
     losses = torch.empty(outer * inner, dtype=work, device=logits.device)
-    tile = _tile(outer, classes, inner, options.has_ids)
+    tile = _tile(outer, classes, inner, options.has_ids, weight is not None)
     z = logits.reshape(sizes)
     counts = None if options.has_ids else targets.reshape(sizes)
     betas = None if priors is None else priors.expand(logits.shape).reshape(sizes)
