@@ -291,6 +291,15 @@ def test_many_rows_are_computed_in_chunks(monkeypatch):
         torch.testing.assert_close(made, expected, rtol=1e-6, atol=1e-9)
 
 
+@NEEDS_COMPILER
+def test_a_compiled_mean_of_nothing_is_nan_as_in_torch():
+    logits = torch.randn(0, 10, requires_grad=True)
+    compiled = torch.compile(belief_matching_loss)
+    loss = compiled(logits, torch.zeros(0, dtype=torch.long))
+    loss.backward()
+    assert loss.isnan() and logits.grad is not None and logits.grad.shape == (0, 10)
+
+
 def test_neither_annealing_nor_other_batch_sizes_compile_again_and_again():
     compilations = []
 

@@ -77,7 +77,9 @@ def loss(inputs: LossInputs) -> Tensor:
         kl_weight = kl_weight * labels.kl_scale
     rows = autograd.apply(_NEGATIVE_ELBO, dim, logits, labels.counts, prior, kl_weight)
     reduced = reduce(rows, labels.row_weight, dim, options.reduction)
-    return autograd.to_finite(reduced, result_dtype(logits.dtype))
+    finite = autograd.to_finite(reduced, result_dtype(logits.dtype))
+    is_mean_of_nothing = options.reduction == "mean" and not rows.numel()
+    return finite * torch.nan if is_mean_of_nothing else finite  # compilers cannot clamp a constant NaN
 
 
 def as_tensor(number: float, logits: Tensor) -> Tensor:
@@ -90,8 +92,7 @@ def reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) 
     """The losses of rows, which have `dim` at size 1, reduced."""
     if reduction == "mean":
         shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
-        mean = (rows * shares).sum()  # dividing first cannot overflow
-        return mean if rows.numel() else mean * torch.nan
+        return (rows * shares).sum()  # dividing first cannot overflow
     weighted = rows if weight is None else rows * weight
     return weighted.sum() if reduction == "sum" else weighted.squeeze(dim)
 
