@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Evaluation", "evaluate"]
 
 _DEFAULT = EvaluateConfig()
+_OTHER_FILES = (".pdf", ".png", ".svg", ".json", ".csv", ".md", ".txt", ".tex", ".docx", ".ipynb")
 
 
 def evaluate(
@@ -387,6 +388,8 @@ class Evaluation:
         figures = _figure_formats("report", figures)
         place = Path(path)
         is_page = place.suffix.lower() in (".html", ".htm") and not place.is_dir()
+        if place.suffix.lower() in _OTHER_FILES and not place.is_dir():
+            raise fail("report", f"`path` must end in .html or be a directory, got {path}.")
         if is_page and figures:
             raise fail("report", f"`figures` must be written to a directory, got the file {path} as `path`.")
         with naming_arguments("report", out="path"):

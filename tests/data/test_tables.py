@@ -192,6 +192,33 @@ def test_the_column_of_classes_is_named_or_recognised_and_that_is_said(tmp_path)
     assert data(numbered).class_names == ("0", "1", "2")
 
 
+def test_dates_are_categories_and_that_is_said(tmp_path):
+    columns = people()
+    days = {"iso": "2026-11-1{}", "german": "1{}.11.2026 08:15", "code": "2026-1{}", "one": "1{}"}
+    dated = {name: [form.format(row % 4) for row in range(60)] for name, form in days.items()}
+    notes = data(write(tmp_path / "a.csv", {**columns, **dated})).facts["notes"]
+    assert [note.split(" holds dates")[0] for note in notes if "dates" in note] == ["iso", "german"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"augment": "crop"},
+        {"corrupt": "skip"},
+        {"size": 32},
+        {"shift": 0},
+        {"margin": 1.0},
+        {"mean": (0.5,), "std": (0.5,)},
+        {"directory": "."},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_settings_of_images_are_refused_for_a_table(tmp_path, setting):
+    path = write(tmp_path / "a.csv", people())
+    with pytest.raises(ValueError, match=f"`{next(iter(setting))}` must be given for images alone"):
+        data(path, **setting)
+
+
 @pytest.mark.parametrize(
     ("train", "test", "names"),
     [

@@ -255,6 +255,13 @@ def test_a_report_is_a_page_or_a_directory_that_loads_again(pair, tmp_path):
     assert again.records == pair.records and f"{again}" == f"{pair}"
 
 
+@pytest.mark.parametrize("name", ["page.pdf", "page.MD", "page.json"])
+def test_a_report_in_another_format_is_refused_before_anything_is_written(pair, tmp_path, name):
+    with pytest.raises(ValueError, match=r"`path` must end in \.html or be a directory"):
+        pair.report(tmp_path / name)
+    assert not files_below(tmp_path)
+
+
 class Elements(HTMLParser):
     """Ids of elements, and what refers to one."""
 

@@ -77,7 +77,7 @@ def compare_command(out: Path, on: str) -> list[str]:
 
 def wait_for_networks(out: Path, process: subprocess.Popen[str]) -> None:
     """Until the second member of an ensemble has begun: the first is finished."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(out.glob("runs/*/network-1/log.csv")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline

@@ -49,6 +49,17 @@ _MAX_CLASS_SHARE = 0.5  # of the rows
 _WHOLE = re.compile(r"[+-]?[0-9]+(\.0+)?")
 _SHOWN = 8  # names listed in an error or a note
 _CELL = 60  # characters of a cell in an error
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([ T].*)?")
+_OF_IMAGES = {
+    "directory": (None,),
+    "augment": ("auto", "none"),
+    "shift": (None,),
+    "size": (None,),
+    "corrupt": ("stop",),
+    "mean": (None,),
+    "std": (None,),
+    "margin": (None,),
+}  # settings of images, with the values that say nothing
 
 
 class TableSource(Source):
@@ -109,6 +120,7 @@ def load_table(config: DataConfig, *, validation_from: ValidationFrom = "train")
     Raises:
         ValueError: in one line, for tables that are missing, cannot be read or cannot be split.
     """
+    _require_no_image_settings(config)
     read = _read_parts(config)
     parts = named_parts(read.parts)
     first = next(iter(parts.values()))
@@ -488,6 +500,14 @@ def _with_dropped(encoding: TableEncoding, drop: Sequence[str]) -> TableEncoding
     return replace(encoding, dropped={**dict.fromkeys(drop, "by --drop"), **encoding.dropped})
 
 
+def _require_no_image_settings(config: DataConfig) -> None:
+    """Refuse what a table would ignore."""
+    for setting, without in _OF_IMAGES.items():
+        if (value := getattr(config, setting)) not in without:
+            got = f"{value!r} for {config.name}"
+            raise fail("data", f"`{setting}` must be given for images alone, got {got}.")
+
+
 def _notes(encoding: TableEncoding, read: _Read, names: tuple[str, ...]) -> Iterable[str]:
     """What was taken for what, for the user to check."""
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
@@ -507,6 +527,9 @@ def _notes(encoding: TableEncoding, read: _Read, names: tuple[str, ...]) -> Iter
         if column.others:
             commonest = f"the {len(column.values)} commonest values have an input each"
             yield f"{column.name}: {commonest}, all others share one."
+        if all(_DATE.fullmatch(value) for value in column.values if value):
+            remedy = "numbers would say how far apart they are"
+            yield f"{column.name} holds dates, which are taken for categories; {remedy}."
         if column.name.lower() in TEXT_COLUMNS:
             yield f"{column.name} is taken for categories, not for sentences."
     if encoding.dropped:
