@@ -29,13 +29,18 @@ class Timing:
 
 
 def interleaved(
-    passes: Mapping[str, Callable[[], float]], costs: Mapping[str, float], seconds: float, seed: int = 0
+    passes: Mapping[str, Callable[[], float]],
+    costs: Mapping[str, float],
+    seconds: float,
+    seed: int = 0,
+    before: Callable[[], object] = lambda: None,
 ) -> list[Round]:
     """Seconds of every contender in each round, until the time is used up.
 
     A busy moment of the machine hits all contenders of a round, and the order is shuffled, so that none
     always follows the same neighbour. `costs` are rough seconds of a pass: the first contender, the base,
-    joins every round, a slow one only every nth, but at least two, and a very slow one the first.
+    joins every round, a slow one only every nth, but at least two, and a very slow one the first. `before`
+    is called ahead of every pass, untimed, so that all find the caches in the same state.
     """
     base_cost = costs[next(iter(passes))]
     allowance = max(seconds / (MIN_ROUNDS * len(passes)), NEARBY * base_cost)
@@ -49,7 +54,7 @@ def interleaved(
         while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < end):
             joining = [name for name, stride in strides.items() if len(rounds) % stride == 0]
             shuffle(joining)
-            rounds.append({name: passes[name]() for name in joining})
+            rounds.append({name: (before(), passes[name]())[1] for name in joining})
     finally:
         gc.enable()
     return rounds
