@@ -77,6 +77,14 @@ def test_mixed_labels_of_timm_are_counts():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+def test_a_learner_of_fastai_gives_the_probabilities_of_the_belief():
+    found = example("fastai_digits", "fastai")["run"](10)
+    assert all(scores["error"] < 0.1 and scores["nll"] < 0.5 for scores in found.values())
+    assert 0 < found["belief matching"]["abstains"] < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_torch_uncertainty_detects_ood_digits_by_mutual_information():
     found = example("torch_uncertainty_digits", "torch_uncertainty")["run"](5)
     assert found["belief matching"]["test/cls/Acc"] > 0.9

@@ -31,13 +31,16 @@ from beliefmatch.kernels import reference
 from beliefmatch.kernels.reference import REDUCTIONS, LossInputs, Options
 
 __all__ = [
+    "MEASURES",
     "MISSING",
     "PLAIN_TYPES",
+    "Measure",
     "MeasureFunction",
     "Plan",
     "Unsupported",
     "divergence",
     "extension",
+    "flat_sizes",
     "is_plain_cpu",
     "is_traced",
     "is_transformed",
@@ -45,6 +48,7 @@ __all__ = [
     "measure",
     "plan",
     "planned_loss",
+    "row_shape",
     "strided",
 ]
 
@@ -110,12 +114,12 @@ class _KeepingGradient(Function):
         weight, priors, kl_weights = others or (None, None, None)
         inputs = LossInputs(logits, targets, weight, priors, kl_weights, ctx.options)
         if differentiable:
-            return _grad_by_reference(inputs, upstream), None
+            return reference.loss_grad(inputs, upstream), None
         grad = empty_grad(inputs.logits, inputs.options.dim)
         try:
             _evaluate(inputs, grad, upstream.contiguous())
         except Unsupported:  # the values have changed since the loss was computed
-            return _grad_by_reference(inputs, upstream), None
+            return reference.loss_grad(inputs, upstream), None
         return grad, None
 
 
@@ -204,16 +208,6 @@ def _evaluate_plan(
     return value
 
 
-def _grad_by_reference(inputs: LossInputs, upstream: Tensor) -> Tensor:
-    """The gradient in operations that torch sees, to be differentiated or vectorised."""
-    differentiable = torch.is_grad_enabled()
-    with torch.enable_grad():
-        logits = inputs.logits.view_as(inputs.logits)  # a view is without the caller's hooks, which run later
-        value = reference.loss(inputs._replace(logits=logits))
-    (grad,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
-    return grad
-
-
 def _take(kept: list[Tensor]) -> Tensor | None:
     """The kept gradient, once: several threads may run backward through one graph."""
     try:
@@ -277,7 +271,7 @@ def _empty_loss(logits: Tensor, options: Options) -> Tensor:
         like = torch.empty((), dtype=result_dtype(logits.dtype), device="cpu")
         _results[logits.dtype] = like
     if options.reduction == "none":
-        return like.new_empty(_without(logits.shape, options.dim))
+        return like.new_empty(row_shape(logits.shape, options.dim))
     return torch.empty_like(like)
 
 
@@ -327,19 +321,21 @@ def _header(
         (0, 0, 0, 0) if tensor is None else _layout(tensor[0], shape, tensor[1], dim)
         for tensor in (logits, counts, priors, grad)
     )
-    whole = *_sizes(shape, dim), *chain(*layouts), options.ignore_index, REDUCTIONS.index(options.reduction)
+    sizes, reduction = flat_sizes(shape, dim), REDUCTIONS.index(options.reduction)
+    whole = *sizes, *chain(*layouts), options.ignore_index, reduction
     normaliser = classes * math.lgamma(beta) - math.lgamma(classes * beta)  # Σ lnΓ(β_k) − lnΓ(β₀)
     return struct.pack("=21q3d", *whole, beta, options.kl_weight, normaliser)
 
 
 MeasureFunction = Callable[[Tensor, int], Tensor]
 """A function of `dirichlet`: one number a row of log-concentrations, or one a class."""
-_MEASURES: dict[MeasureFunction, int] = {
+MEASURES: dict[MeasureFunction, int] = {
     dirichlet.entropy: 0,
     dirichlet.expected_entropy: 1,
     dirichlet.mutual_information: 2,
     dirichlet.differential_entropy: 3,
 }
+"""The number by which every kernel knows a function."""
 
 
 def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | None:
@@ -347,42 +343,50 @@ def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | Non
     if is_traced() or not is_plain_cpu(logits):
         return None
     if torch.is_grad_enabled() and logits.requires_grad:
-        value: Any = _Measure.apply(logits, function, dim)
+        value: Any = Measure.apply(logits, function, dim, _measure)
         return value
     return _measure(function, logits, dim)
 
 
-class _Measure(Function):
-    """Value by the extension, derivatives by the definition in `dirichlet`."""
+class Measure(Function):
+    """Value by a kernel, derivatives by the definition in `dirichlet`."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, function: MeasureFunction, dim: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        function: MeasureFunction,
+        dim: int,
+        evaluate: Callable[[MeasureFunction, Tensor, int], Tensor | None],
+    ) -> Tensor:
+        """What `evaluate` returns, or the definition where that is None."""
         ctx.save_for_backward(logits)
         ctx.function, ctx.dim = function, dim
-        value = _measure(function, logits, dim)
+        value = evaluate(function, logits, dim)
         return function(logits, dim) if value is None else value
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient of the definition, which can be differentiated again."""
         (logits,), differentiable = ctx.saved_tensors, torch.is_grad_enabled()
         with torch.enable_grad():
             # a view is without the caller's hooks, which run later
             at = logits.view_as(logits) if differentiable else logits.detach().requires_grad_()
             value = ctx.function(at, ctx.dim)
         (grad,) = torch.autograd.grad(value, at, grad_outputs[0], create_graph=differentiable)
-        return grad, None, None
+        return grad, None, None, None
 
 
 def _measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | None:
-    x, sizes, threads = to_strided(logits, dim), _sizes(logits.shape, dim), torch.get_num_threads()
+    x, sizes, threads = to_strided(logits, dim), flat_sizes(logits.shape, dim), torch.get_num_threads()
     dtype = result_dtype(x.dtype)
     if function is dirichlet.variance:
         value = empty_grad(logits.to(dtype), dim)
         done = extension.variance(*sizes, *strided(x, dim), *strided(value, dim), threads)
     else:
-        value = torch.empty(_without(logits.shape, dim), dtype=dtype, device=x.device)
+        value = torch.empty(row_shape(logits.shape, dim), dtype=dtype, device=x.device)
         result = value.data_ptr(), _KINDS[dtype]
-        done = extension.measure(_MEASURES[function], *sizes, *strided(x, dim), *result, threads)
+        done = extension.measure(MEASURES[function], *sizes, *strided(x, dim), *result, threads)
     return value if done else None
 
 
@@ -423,7 +427,7 @@ _NO_TENSOR = (0, 0, 0, 0, 0)
 
 def _divergence(p: Tensor, q: Tensor, dim: int) -> Tensor:
     dtype = result_dtype(torch.promote_types(p.dtype, q.dtype))
-    value = torch.empty(_without(p.shape, dim), dtype=dtype, device=p.device)
+    value = torch.empty(row_shape(p.shape, dim), dtype=dtype, device=p.device)
     _run_divergence(p, q, dim, (value.data_ptr(), _KINDS[dtype], *_NO_TENSOR, *_NO_TENSOR, 0, 0))
     return value
 
@@ -442,7 +446,7 @@ def _divergence_grads(
 
 
 def _run_divergence(p: Tensor, q: Tensor, dim: int, outputs: tuple[int, ...]) -> None:
-    sizes, p, q = _sizes(p.shape, dim), to_strided(p, dim), to_strided(q, dim)
+    sizes, p, q = flat_sizes(p.shape, dim), to_strided(p, dim), to_strided(q, dim)
     if not extension.divergence(
         *sizes, *strided(p, dim), *strided(q, dim), *outputs, torch.get_num_threads()
     ):
@@ -520,7 +524,7 @@ def _around(
     return before, after
 
 
-def _sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
+def flat_sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
     """Outer positions, classes and inner positions."""
     if dim == 1 and len(shape) == 2:
         return shape[0], shape[1], 1
@@ -531,6 +535,6 @@ def _contiguous_stride(shape: torch.Size) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def _without(shape: torch.Size, dim: int) -> torch.Size:
+def row_shape(shape: torch.Size, dim: int) -> torch.Size:
     """The shape of one number a row."""
     return shape[:dim] + shape[dim + 1 :]

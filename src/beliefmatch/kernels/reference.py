@@ -21,6 +21,7 @@ __all__ = [
     "as_tensor",
     "gradient",
     "loss",
+    "loss_grad",
     "negative_elbo",
     "reduce",
 ]
@@ -80,6 +81,16 @@ def loss(inputs: LossInputs) -> Tensor:
     finite = autograd.to_finite(reduced, result_dtype(logits.dtype))
     is_mean_of_nothing = options.reduction == "mean" and not rows.numel()
     return finite * torch.nan if is_mean_of_nothing else finite  # compilers cannot clamp a constant NaN
+
+
+def loss_grad(inputs: LossInputs, upstream: Tensor) -> Tensor:
+    """The gradient by the logits in operations that torch sees, to be differentiated or vectorised."""
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        logits = inputs.logits.view_as(inputs.logits)  # a view is without the caller's hooks, which run later
+        value = loss(inputs._replace(logits=logits))
+    (grad,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
+    return grad
 
 
 def as_tensor(number: float, logits: Tensor) -> Tensor:

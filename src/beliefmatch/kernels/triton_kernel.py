@@ -23,7 +23,15 @@ from beliefmatch import dirichlet
 from beliefmatch._rows import result_dtype, work_dtype
 from beliefmatch._validate import is_inspectable
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.native import PLAIN_TYPES, MeasureFunction, is_traced
+from beliefmatch.kernels.native import (
+    MEASURES,
+    PLAIN_TYPES,
+    Measure,
+    MeasureFunction,
+    flat_sizes,
+    is_traced,
+    row_shape,
+)
 from beliefmatch.kernels.reference import LossInputs, Options, Reduction
 
 __all__ = ["DEVICES", "divergence", "is_interpreting", "loss", "loss_and_grad", "measure", "probe"]
@@ -137,7 +145,7 @@ class _Loss(Function):
         logits, targets, weight, priors, kl_weights = ctx.saved_tensors
         inputs = LossInputs(logits, targets, weight, priors, kl_weights, ctx.options)
         if torch.is_grad_enabled() or is_traced():
-            return reference_grad(inputs, upstream), None
+            return reference.loss_grad(inputs, upstream), None
         try:
             grad = ctx.kept.pop()  # several threads may run backward through one graph
         except IndexError:
@@ -175,7 +183,7 @@ def _loss_and_grad(
 def _empty_loss_and_grad(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     """What `_loss_and_grad` returns, but for its values."""
     upstream, _, _, dim, _, _, reduction, with_grad = others[4:]
-    shape = _without(logits.shape, dim) if reduction == "none" else ()
+    shape = row_shape(logits.shape, dim) if reduction == "none" else ()
     value = logits.new_empty(shape, dtype=result_dtype(logits.dtype))
     early = with_grad and (upstream is not None or _is_early(logits, reduction))
     return value, _empty_grad(logits, dim) if early else logits.new_empty(0)
@@ -209,52 +217,14 @@ def _is_early(logits: Tensor, reduction: str) -> bool:
     return reduction != "none" and logits.dtype is not torch.float16
 
 
-def reference_grad(inputs: LossInputs, upstream: Tensor) -> Tensor:
-    """The gradient in operations that torch sees, to be differentiated or vectorised."""
-    differentiable = torch.is_grad_enabled()
-    with torch.enable_grad():
-        logits = inputs.logits.view_as(inputs.logits)  # a view is without the caller's hooks, which run later
-        value = reference.loss(inputs._replace(logits=logits))
-    (grad,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
-    return grad
-
-
-_MEASURES: dict[MeasureFunction, int] = {
-    dirichlet.entropy: 0,
-    dirichlet.expected_entropy: 1,
-    dirichlet.mutual_information: 2,
-    dirichlet.differential_entropy: 3,
-}
-
-
 def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | None:
     """The value of a function of `dirichlet` of one number a row, differentiable."""
-    if torch.compiler.is_compiling() or is_traced() or function not in _MEASURES or not _is_supported(logits):
+    if torch.compiler.is_compiling() or is_traced() or function not in MEASURES or not _is_supported(logits):
         return None
     if torch.is_grad_enabled() and logits.requires_grad:
-        value: Any = _Measure.apply(logits, function, dim)
+        value: Any = Measure.apply(logits, function, dim, _measure)
         return value
     return _measure(function, logits, dim)
-
-
-class _Measure(Function):
-    """Value by the kernel, derivatives by the definition in `dirichlet`."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, function: MeasureFunction, dim: int) -> Tensor:
-        ctx.save_for_backward(logits)
-        ctx.function, ctx.dim = function, dim
-        return _measure(function, logits, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        (logits,), differentiable = ctx.saved_tensors, torch.is_grad_enabled()
-        with torch.enable_grad():
-            # a view is without the caller's hooks, which run later
-            at = logits.view_as(logits) if differentiable else logits.detach().requires_grad_()
-            value = ctx.function(at, ctx.dim)
-        (grad,) = torch.autograd.grad(value, at, grad_outputs[0], create_graph=differentiable)
-        return grad, None, None
 
 
 def divergence(p: Tensor, q: Tensor, dim: int) -> Tensor | None:
@@ -338,7 +308,7 @@ def _evaluate(
     """The loss; the gradient by the logits, times `upstream`, is written to `grad`."""
     logits, targets, weight, priors, kl_weights, options = inputs
     dim = options.dim
-    outer, classes, inner = sizes = _sizes(logits.shape, dim)
+    outer, classes, inner = sizes = flat_sizes(logits.shape, dim)
     work = work_dtype(logits.device)
     losses = torch.empty(outer * inner, dtype=work, device=logits.device)
     tile = _tile(outer, classes, inner, options.has_ids, weight is not None)
@@ -390,7 +360,7 @@ def _evaluate(
     kind = result_dtype(logits.dtype)
     limit = torch.finfo(kind).max
     if options.reduction == "none":
-        return losses.clamp_(-limit, limit).to(kind).view(_without(logits.shape, dim))
+        return losses.clamp_(-limit, limit).to(kind).view(row_shape(logits.shape, dim))
     return losses.sum().clamp_(-limit, limit).to(kind)
 
 
@@ -430,7 +400,7 @@ def _empty_grad(x: Tensor, dim: int) -> Tensor:
     """Memory for a gradient by x, without gaps, in the layout of x where three strides describe that."""
     grad = torch.empty_like(x)
     try:
-        grad.view(_sizes(x.shape, dim))
+        grad.view(flat_sizes(x.shape, dim))
     except RuntimeError:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     return grad
@@ -450,16 +420,16 @@ def _loss_code() -> Any:
 
 
 def _measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor:
-    z, code = logits.reshape(_sizes(logits.shape, dim)), _dirichlet_code()
-    values = torch.empty(_without(logits.shape, dim), dtype=result_dtype(logits.dtype), device=logits.device)
+    z, code = logits.reshape(flat_sizes(logits.shape, dim)), _dirichlet_code()
+    values = torch.empty(row_shape(logits.shape, dim), dtype=result_dtype(logits.dtype), device=logits.device)
     grid, options = _exact_launch(z)
     with _on_device_of(z):
-        code.measure_kernel[grid](z, values, *z.shape, *z.stride(), MEASURE=_MEASURES[function], **options)
+        code.measure_kernel[grid](z, values, *z.shape, *z.stride(), MEASURE=MEASURES[function], **options)
     return values
 
 
 def _divergence(p: Tensor, q: Tensor, dim: int) -> Tensor:
-    values = torch.empty(_without(p.shape, dim), dtype=torch.float32, device=p.device)
+    values = torch.empty(row_shape(p.shape, dim), dtype=torch.float32, device=p.device)
     _run_divergence(p, q, dim, values)
     return values
 
@@ -473,7 +443,7 @@ def _run_divergence(
     by_p: Tensor | None = None,
     by_q: Tensor | None = None,
 ) -> None:
-    sizes, limits = _sizes(p.shape, dim), (torch.finfo(x.dtype).max for x in (p, q))
+    sizes, limits = flat_sizes(p.shape, dim), (torch.finfo(x.dtype).max for x in (p, q))
     p, q = p.reshape(sizes), q.reshape(sizes)
     by_p, by_q = (None if grad is None else grad.view(sizes) for grad in (by_p, by_q))
     strides = (stride for x in (p, q, by_p, by_q) for stride in _strides(x))
@@ -497,16 +467,6 @@ def _exact_launch(z: Tensor) -> tuple[tuple[int], dict[str, Any]]:
 
 def _programs(outer: int, inner: int, rows: int) -> int:
     return _divided(inner, rows) * outer if inner > 1 else _divided(outer, rows)
-
-
-def _sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
-    """Outer positions, classes and inner positions."""
-    return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
-
-
-def _without(shape: torch.Size, dim: int) -> torch.Size:
-    """The shape of one number a row."""
-    return shape[:dim] + shape[dim + 1 :]
 
 
 @lru_cache(maxsize=1)
