@@ -8,8 +8,8 @@ probability, then with belief matching and the mutual information of the belief.
 
 torch-uncertainty needs torch's full build, so that this example has an environment of its own:
 
-    python -m venv uncertainty && uncertainty/bin/pip install beliefmatch "torch-uncertainty[cpu]" scikit-learn
-    uncertainty/bin/python examples/torch_uncertainty_digits.py
+    python -m venv tu && tu/bin/pip install beliefmatch "torch-uncertainty[cpu]" scikit-learn
+    tu/bin/python examples/torch_uncertainty_digits.py
 """
 
 import sys

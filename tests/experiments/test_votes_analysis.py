@@ -366,6 +366,15 @@ def test_the_named_column_of_items_names_the_rows_of_predictions_too(suffix, tmp
     assert given.votes.recognised is not None and "doc" in given.votes.recognised.values()
 
 
+def test_the_order_of_columns_of_counts_is_said_where_it_decides_the_classes(tmp_path):
+    (tmp_path / "v.csv").write_text("item,count_dog,count_cat\na,2,0\nb,0,2\n")
+    np.savez(tmp_path / "p.npz", logits=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    given = read_inputs(f"{tmp_path / 'v.csv'}", columns=VoteColumns(), predictions=f"{tmp_path / 'p.npz'}")
+    assert given.votes.class_names == ("dog", "cat")
+    assert given.votes.recognised is not None
+    assert given.votes.recognised["classes of predictions"] == "the order of the columns of counts"
+
+
 def test_rows_without_the_named_column_of_items_are_taken_in_their_order_with_a_warning(tmp_path):
     (tmp_path / "v.csv").write_text("doc,count_x,count_y\na,2,0\nb,0,2\n")
     (tmp_path / "p.csv").write_text("logit_x,logit_y\n1,2\n3,4")

@@ -384,6 +384,7 @@ def test_metrics_of_logits_that_are_not_numbers_are_not_numbers():
         (LOGITS.numpy(), IDS.double().numpy(), "label_ids"),
         (LOGITS.numpy(), IDS.numpy()[:4], "label_ids"),
         (LOGITS.numpy(), np.full((6, CLASSES), -1), "label_ids"),
+        (LOGITS.numpy(), np.tile([1, -1, 0, 0, 0], (6, 1)), "label_ids"),
         ({"logits": LOGITS.numpy(), "hidden": 0}, IDS.numpy(), "predictions"),
         (({"logits": LOGITS.numpy()},), IDS.numpy(), "predictions"),
         ((), IDS.numpy(), "predictions"),

@@ -195,7 +195,8 @@ def _with_classes_of(
     if set(votes.class_names) <= set(numbers):
         return read(numbers)
     if votes.form == "counts" and len(votes.class_names) == classes:
-        return votes  # columns of counts are in an order already
+        order = {"classes of predictions": "the order of the columns of counts"}
+        return replace_fields(votes, recognised={**(votes.recognised or {}), **order})
     expected = f"be given in the order of the {classes} classes of {predictions}"
     received = f"the labels {', '.join(votes.class_names[:8])} in the votes"
     raise fail(_CALLER, f"`class_names` must {expected}, got {received}.")

@@ -217,7 +217,7 @@ def compute_metrics(predictions: Any) -> dict[str, float]:
         raise fail(function, f"`label_ids` must be an array, got {describe(labels)}; {remedy}.", TypeError)
     with naming_arguments(function, labels="label_ids"):
         logits, targets = _rows(function, torch.as_tensor(logits), torch.as_tensor(labels))
-    kept = targets != IGNORED if targets.dim() == 1 else targets.sum(-1) != 0
+    kept = targets != IGNORED if targets.dim() == 1 else (targets != 0).any(-1)
     logits, targets = logits[kept], targets[kept]
     _require_targets(function, targets, logits.shape[-1])
     if not len(logits) or bool(logits.double().log_softmax(-1).isnan().any()):
