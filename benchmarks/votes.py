@@ -4,13 +4,13 @@
 
 Both files hold the votes of people as `counts`, and what a linear head is fitted on:
 
-- CIFAR-10H (Peterson et al. 2019), 10,000 test images and 51 votes each: `features` (10000, 64), the inputs of
-  the last layer of a CIFAR-10 ResNet-20 with 8.3 % errors;
+- CIFAR-10H (Peterson et al. 2019), 10,000 test images and 51 votes each: `features` (10000, 64), the inputs
+  of the last layer of a CIFAR-10 ResNet-20 with 8.3 % errors;
 - ChaosNLI (Nie et al. 2020), 3,083 pairs of sentences and 100 votes each: `logits` (3083, 3, 3) of three
   RoBERTa networks.
 
-In each of five resplits, heads are fitted to five votes for each item of one half (a fifth of it chooses λ and
-weight decay) and judged on the other half:
+In each of five resplits, heads are fitted to five votes for each item of one half (a fifth of it chooses λ
+and weight decay) and judged on the other half:
 
 - nats a vote: −ln of the probability of a vote after m others of the same item, averaged over all that are
   left. Scales, precisions and the class Dirichlet are fitted to the five votes of validation items;
