@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 help:
 	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
-	@echo "make check      what CI runs: ruff, codespell, pyright, doctests, documentation snippets, tests"
+	@echo "make check      what CI runs: ruff, codespell, pyright, doctests, documentation snippets, gallery, tests"
 	@echo "make wheels     build the wheel and try it in a clean environment of each Python present"
 	@echo "make docs       build the documentation site into site/ (two minutes)"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
@@ -61,6 +61,7 @@ doctest: $(READY)
 
 snippets: $(READY)
 	$(BIN)/python tools/run_snippets.py README.md docs/*.md docs/*/*.md
+	for script in examples/gallery/*.py; do echo $$script; MPLBACKEND=agg $(BIN)/python $$script || exit 1; done
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

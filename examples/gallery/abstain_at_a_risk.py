@@ -14,7 +14,9 @@ from beliefmatch import metrics
 from beliefmatch.sklearn import BeliefClassifier
 
 X, y = load_digits(return_X_y=True)
-X_train, X_rest, y_train, y_rest = train_test_split(X, y, train_size=250, random_state=0, stratify=y)
+X_train, X_rest, y_train, y_rest = train_test_split(
+    X, y, train_size=250, random_state=0, stratify=y
+)
 model = BeliefClassifier((), random_state=0).fit(X_train, y_train)
 
 # %% [markdown]
@@ -28,7 +30,9 @@ belief, target = model.belief(X_rest), torch.tensor(y_rest)
 order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
 held_out, new = order[:800], order[800:]
 
-answered = ~belief[new].abstain(risk=0.05, calibration=(belief[held_out], target[held_out]))
+answered = ~belief[new].abstain(
+    risk=0.05, calibration=(belief[held_out], target[held_out])
+)
 wrong = belief[new].predictions != target[new]
 print(f"error of all answers     {wrong.float().mean():.3f}")
 print(f"share that is answered   {answered.float().mean():.3f}")
@@ -46,8 +50,15 @@ curve = metrics.risk_coverage(confidence, correct)
 figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
 axes.plot(curve.coverage, curve.risk, label="new images")
 axes.axhline(0.05, linestyle="dotted", color="gray", label="chosen risk")
-axes.axvline(answered.float().mean(), linestyle="dashed", color="gray", label="coverage chosen")
-axes.set(xlabel="coverage", ylabel="error among the answers", title="Risk and coverage")
+axes.axvline(
+    answered.float().mean(),
+    linestyle="dashed",
+    color="gray",
+    label="coverage chosen",
+)
+axes.set(
+    xlabel="coverage", ylabel="error among the answers", title="Risk and coverage"
+)
 axes.legend()
 figure
 
@@ -59,13 +70,18 @@ figure
 # %%
 risks = []
 for seed in range(200):
-    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(
+        len(target), generator=torch.Generator().manual_seed(seed)
+    )
     held_out, new = order[:800], order[800:]
-    answered = ~belief[new].abstain(risk=0.05, calibration=(belief[held_out], target[held_out]))
+    answered = ~belief[new].abstain(
+        risk=0.05, calibration=(belief[held_out], target[held_out])
+    )
     wrong = belief[new].predictions != target[new]
     risks.append(wrong[answered].float().mean().item())
 print(
-    f"draws with more than 5 % errors among the answers: {sum(risk > 0.05 for risk in risks)} of {len(risks)}"
+    "draws with more than 5 % errors among the answers: "
+    f"{sum(risk > 0.05 for risk in risks)} of {len(risks)}"
 )
 
 # %% [markdown]

@@ -15,7 +15,9 @@ from beliefmatch import BeliefMatchingLoss, metrics
 images, labels = map(torch.tensor, load_digits(return_X_y=True))
 images = images.float() / 16
 known = labels < 8
-order = known.nonzero()[:, 0][torch.randperm(int(known.sum()), generator=torch.Generator().manual_seed(0))]
+order = known.nonzero()[:, 0][
+    torch.randperm(int(known.sum()), generator=torch.Generator().manual_seed(0))
+]
 train, test = order[:1000], order[1000:]
 
 chance = torch.Generator().manual_seed(1)
@@ -60,17 +62,26 @@ models = {
 rows = {}
 with torch.no_grad():
     for name, model in models.items():
-        measures = ["entropy", "energy"] + ["mutual_information"] * (name == "belief matching")
+        measures = ["entropy", "energy"] + ["mutual_information"] * (
+            name == "belief matching"
+        )
         for measure in measures:
             score = metrics.SCORES[measure]
             inside = score(logits=model(images[test]))
             title = f"{name}: {measure.replace('_', ' ')}"
-            rows[title] = [metrics.auroc(inside, score(logits=model(x))) for x in ood.values()]
+            rows[title] = [
+                metrics.auroc(inside, score(logits=model(x))) for x in ood.values()
+            ]
     features = models["belief matching"][:2]
     reference = features(images[train]), labels[train]
-    inside = metrics.mahalanobis_distance(features(images[test]), *reference, shrinkage=0.01)
+    inside = metrics.mahalanobis_distance(
+        features(images[test]), *reference, shrinkage=0.01
+    )
     rows["distance of features"] = [
-        metrics.auroc(inside, metrics.mahalanobis_distance(features(x), *reference, shrinkage=0.01))
+        metrics.auroc(
+            inside,
+            metrics.mahalanobis_distance(features(x), *reference, shrinkage=0.01),
+        )
         for x in ood.values()
     ]
 
@@ -91,7 +102,9 @@ with torch.no_grad():
     model = models["belief matching"]
     inside = energy(logits=model(images[test]))
     for name in ("turned", "noise"):
-        area = metrics.auroc(inside, energy(logits=model(ood[name].masked_fill(blank, 0))))
+        area = metrics.auroc(
+            inside, energy(logits=model(ood[name].masked_fill(blank, 0)))
+        )
         print(f"{name}, without {int(blank.sum())} blank pixels: {area:.3f}")
 
 # %% [markdown]
@@ -106,9 +119,18 @@ with torch.no_grad():
     sets = {"test": images[test], "8 and 9": ood["8 and 9"], "noise": ood["noise"]}
     for name, x in sets.items():
         values = score(logits=models["belief matching"](x)).log10()
-        axes.hist(values.numpy(), bins=30, density=True, histtype="step", linewidth=1.6, label=name)
+        axes.hist(
+            values.numpy(),
+            bins=30,
+            density=True,
+            histtype="step",
+            linewidth=1.6,
+            label=name,
+        )
 axes.set(
-    xlabel="mutual information, log10 of nats", ylabel="density", title="Uncertainty about the probabilities"
+    xlabel="mutual information, log10 of nats",
+    ylabel="density",
+    title="Uncertainty about the probabilities",
 )
 axes.legend()
 figure

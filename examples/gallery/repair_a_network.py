@@ -17,7 +17,9 @@ images = images + 0.35 * torch.randn(
     images.shape, generator=torch.Generator().manual_seed(0)
 )  # a harder task
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
-train, val, test = ((images[part], labels[part]) for part in order.split([700, 400, 697]))
+train, val, test = (
+    (images[part], labels[part]) for part in order.split([700, 400, 697])
+)
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -44,7 +46,9 @@ print(better.summary())
 # %%
 with torch.no_grad():
     before, after = model(test[0]), better(test[0])
-found = beliefmatch.evaluate(logits={"before": before, "after": after}, targets=test[1], resamples=1000)
+found = beliefmatch.evaluate(
+    logits={"before": before, "after": after}, targets=test[1], resamples=1000
+)
 print(found)
 
 # %%

@@ -10,14 +10,20 @@ from matplotlib import pyplot as plt
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss
-from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score, train_test_split
+from sklearn.model_selection import (
+    RepeatedStratifiedKFold,
+    cross_val_score,
+    train_test_split,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PowerTransformer
 
 from beliefmatch.sklearn import BeliefClassifier
 
 X, y = load_breast_cancer(return_X_y=True)
-X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0, stratify=y)
+X_train, X_test, y_train, y_test = train_test_split(
+    X, y, random_state=0, stratify=y
+)
 
 # %% [markdown]
 # ## Fit
@@ -25,11 +31,14 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0, strati
 # λ and weight decay are chosen by cross-validation; nothing has to be tuned.
 
 # %%
-model = make_pipeline(PowerTransformer(), BeliefClassifier((), random_state=0)).fit(X_train, y_train)
+model = make_pipeline(PowerTransformer(), BeliefClassifier((), random_state=0)).fit(
+    X_train, y_train
+)
 classifier = model[-1]
 print(f"λ {classifier.kl_weight_:.2g}, weight decay {classifier.weight_decay_:.2g}")
 print(
-    f"accuracy {model.score(X_test, y_test):.3f}, log-loss {log_loss(y_test, model.predict_proba(X_test)):.3f}"
+    f"accuracy {model.score(X_test, y_test):.3f}, "
+    f"log-loss {log_loss(y_test, model.predict_proba(X_test)):.3f}"
 )
 
 # %% [markdown]
@@ -40,12 +49,22 @@ print(
 # %%
 folds = RepeatedStratifiedKFold(n_splits=4, n_repeats=2, random_state=0)
 rival = LogisticRegressionCV(
-    Cs=6, scoring="neg_log_loss", max_iter=2000, l1_ratios=(0,), use_legacy_attributes=False
+    Cs=6,
+    scoring="neg_log_loss",
+    max_iter=2000,
+    l1_ratios=(0,),
+    use_legacy_attributes=False,
 )
 losses = {
-    "BeliefClassifier": -cross_val_score(model, X, y, cv=folds, scoring="neg_log_loss"),
+    "BeliefClassifier": -cross_val_score(
+        model, X, y, cv=folds, scoring="neg_log_loss"
+    ),
     "LogisticRegressionCV": -cross_val_score(
-        make_pipeline(PowerTransformer(), rival), X, y, cv=folds, scoring="neg_log_loss"
+        make_pipeline(PowerTransformer(), rival),
+        X,
+        y,
+        cv=folds,
+        scoring="neg_log_loss",
     ),
 }
 for name, values in losses.items():
@@ -60,7 +79,8 @@ belief = classifier.belief(inputs)
 uncertain = belief.confidence.numpy() < 0.9
 wrong = model.predict(X_test) != y_test
 print(
-    f"{uncertain.sum()} of {len(y_test)} rows are uncertain; they hold {wrong[uncertain].sum()} of {wrong.sum()} mistakes"
+    f"{uncertain.sum()} of {len(y_test)} rows are uncertain; "
+    f"they hold {wrong[uncertain].sum()} of {wrong.sum()} mistakes"
 )
 
 # %% [markdown]
@@ -73,7 +93,9 @@ print(
 rng = np.random.default_rng(0)
 distances = np.array([0.5, 1, 2, 5, 10, 20, 50])
 confidence = [
-    classifier.belief(distance * rng.normal(size=(500, X.shape[1]))).confidence.mean().item()
+    classifier.belief(distance * rng.normal(size=(500, X.shape[1])))
+    .confidence.mean()
+    .item()
     for distance in distances
 ]
 figure, axes = plt.subplots(figsize=(4.6, 3.0), layout="constrained")

@@ -15,7 +15,9 @@ from beliefmatch import Belief, BeliefMatchingLoss, metrics
 chance = torch.Generator().manual_seed(0)
 images, labels = map(torch.tensor, load_digits(return_X_y=True))
 images = (images / 16 + 0.35 * torch.randn(images.shape, generator=chance)).float()
-train, val, test = torch.randperm(len(labels), generator=chance).split([700, 400, 697])
+train, val, test = torch.randperm(len(labels), generator=chance).split(
+    [700, 400, 697]
+)
 
 # %% [markdown]
 # ## Train
@@ -42,9 +44,13 @@ def trained(criterion: nn.Module) -> torch.Tensor:
 
 # %%
 beliefs = {
-    target: trained(BeliefMatchingLoss(target_confidence=target)) for target in (0.8, 0.9, 0.95, 0.98, 0.99)
+    target: trained(BeliefMatchingLoss(target_confidence=target))
+    for target in (0.8, 0.9, 0.95, 0.98, 0.99)
 }
-nll = {target: metrics.nll(rows[val].softmax(1), labels[val]) for target, rows in beliefs.items()}
+nll = {
+    target: metrics.nll(rows[val].softmax(1), labels[val])
+    for target, rows in beliefs.items()
+}
 best = min(nll, key=nll.__getitem__)
 print({target: round(value, 3) for target, value in nll.items()}, "chosen:", best)
 
@@ -54,7 +60,9 @@ print({target: round(value, 3) for target, value in nll.items()}, "chosen:", bes
 # %%
 logits = {
     "cross-entropy": trained(nn.CrossEntropyLoss())[test],
-    "label smoothing": trained(nn.CrossEntropyLoss(label_smoothing=(1 - best) * 10 / 9))[test],
+    "label smoothing": trained(
+        nn.CrossEntropyLoss(label_smoothing=(1 - best) * 10 / 9)
+    )[test],
     "belief matching": beliefs[best][test],
 }
 
@@ -65,9 +73,15 @@ logits = {
 print(f"{'':16} error    NLL    ECE  confidence")
 for name, rows in logits.items():
     probs = Belief(rows).probs
-    error, nll = metrics.error(probs, labels[test]), metrics.nll(probs, labels[test])
+    error, nll = (
+        metrics.error(probs, labels[test]),
+        metrics.nll(probs, labels[test]),
+    )
     ece = metrics.expected_calibration_error(probs, labels[test])
-    print(f"{name:16} {error:5.3f}  {nll:5.3f}  {ece:5.3f}  {probs.max(1).values.mean():10.3f}")
+    print(
+        f"{name:16} {error:5.3f}  {nll:5.3f}  {ece:5.3f}  "
+        f"{probs.max(1).values.mean():10.3f}"
+    )
 
 # %% [markdown]
 # A reliability diagram shows confidence against accuracy. Points below the diagonal are overconfident.
@@ -78,10 +92,17 @@ axes.plot([0, 1], [0, 1], linestyle="dotted", color="gray")
 for name, rows in logits.items():
     probs = Belief(rows).probs
     bins = metrics.reliability_bins(
-        probs.max(1).values, probs.argmax(1) == labels[test], n_bins=10, scheme="mass"
+        probs.max(1).values,
+        probs.argmax(1) == labels[test],
+        n_bins=10,
+        scheme="mass",
     )
     axes.plot(bins.confidence, bins.accuracy, marker="o", label=name)
-axes.set(xlabel="mean confidence", ylabel="accuracy", title="Reliability on the test images")
+axes.set(
+    xlabel="mean confidence",
+    ylabel="accuracy",
+    title="Reliability on the test images",
+)
 axes.legend()
 figure
 
@@ -98,7 +119,8 @@ for index in least_certain.tolist():
     low, high = belief[index].credible_interval(0.9)
     best = int(belief.predictions[index])
     print(
-        f"predicted {best}, label {labels[test][index]}: probability in [{low[best]:.2f}, {high[best]:.2f}]"
+        f"predicted {best}, label {labels[test][index]}: "
+        f"probability in [{low[best]:.2f}, {high[best]:.2f}]"
     )
 
 # %% [markdown]

@@ -19,8 +19,12 @@ labels = torch.tensor(load_digits().target)
 X = torch.tensor(X / 16)
 chance = torch.Generator().manual_seed(0)
 
-blurred = X + 0.5 * torch.randn(X.shape, generator=chance, dtype=X.dtype)  # what people see
-opinion = LogisticRegression(C=0.02, max_iter=1000).fit(X, labels).predict_proba(blurred)
+blurred = X + 0.5 * torch.randn(
+    X.shape, generator=chance, dtype=X.dtype
+)  # what people see
+opinion = (
+    LogisticRegression(C=0.02, max_iter=1000).fit(X, labels).predict_proba(blurred)
+)
 people = torch.multinomial(
     torch.tensor(opinion), 9, replacement=True, generator=chance
 )  # nine people, one vote each
@@ -28,7 +32,9 @@ votes = torch.nn.functional.one_hot(people, 10)
 
 train, val, test = torch.randperm(len(X), generator=chance).split([600, 400, 797])
 agree = (votes.sum(1).max(1).values / 9).mean()
-print(f"share of the nine votes that the leading class has, on average: {agree:.2f}")
+print(
+    f"share of the nine votes that the leading class has, on average: {agree:.2f}"
+)
 
 # %% [markdown]
 # ## Learn from three votes an image
@@ -39,7 +45,10 @@ print(f"share of the nine votes that the leading class has, on average: {agree:.
 model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(
     X[train].numpy(), votes[train, :3].sum(1).numpy()
 )
-logits = {part: model.belief(X[rows].numpy()).alpha.log() for part, rows in (("val", val), ("test", test))}
+logits = {
+    part: model.belief(X[rows].numpy()).alpha.log()
+    for part, rows in (("val", val), ("test", test))
+}
 error = (logits["test"].argmax(1) != labels[test]).float().mean()
 print(f"error against the true labels: {error:.3f}")
 
@@ -53,7 +62,8 @@ print(f"error against the true labels: {error:.3f}")
 scale = fit_scale(logits["val"], votes[val, :5].sum(1))
 raw, belief = Belief(logits["test"]), Belief(logits["test"], scale=scale)
 print(
-    f"scale {scale:.4f}: the model is worth {belief.precision.median():.1f} votes, as it came {raw.precision.median():.0f}"
+    f"scale {scale:.4f}: the model is worth {belief.precision.median():.1f} votes, "
+    f"as it came {raw.precision.median():.0f}"
 )
 
 # %% [markdown]
@@ -69,11 +79,21 @@ curves = {
 figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
 for name, start in curves.items():
     nats = [
-        -(later * start.update(votes[test, :n].sum(1).to(start.probs.dtype)).probs.log()).sum(1).mean() / 4
+        -(
+            later
+            * start.update(votes[test, :n].sum(1).to(start.probs.dtype)).probs.log()
+        )
+        .sum(1)
+        .mean()
+        / 4
         for n in range(6)
     ]
     axes.plot(range(6), nats, marker="o", label=name)
-axes.set(xlabel="votes seen", ylabel="nats of a later vote", title="Belief and votes together")
+axes.set(
+    xlabel="votes seen",
+    ylabel="nats of a later vote",
+    title="Belief and votes together",
+)
 axes.legend()
 figure
 
@@ -92,7 +112,8 @@ decided = belief.prob_of_majority(5, full).argmax(1)
 changed = (first != decided)[gain.argsort(descending=True)].float()
 fifth = len(changed) // 5
 print(
-    f"decision changes with all five votes: {changed[:fifth].mean():.3f} of the images with the highest gain,"
+    "decision changes with all five votes: "
+    f"{changed[:fifth].mean():.3f} of the images with the highest gain,"
 )
 print(f"{changed[fifth:].mean():.3f} of the others")
 
