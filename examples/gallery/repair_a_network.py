@@ -13,9 +13,8 @@ import beliefmatch
 
 images, labels = map(torch.tensor, load_digits(return_X_y=True))
 images = images.float() / 16
-images = images + 0.35 * torch.randn(
-    images.shape, generator=torch.Generator().manual_seed(0)
-)  # a harder task
+noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+images = images + 0.35 * noise  # a harder task
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
 train, val, test = (
     (images[part], labels[part]) for part in order.split([700, 400, 697])
