@@ -19,22 +19,19 @@ labels = torch.tensor(load_digits().target)
 X = torch.tensor(X / 16)
 chance = torch.Generator().manual_seed(0)
 
-blurred = X + 0.5 * torch.randn(
-    X.shape, generator=chance, dtype=X.dtype
-)  # what people see
+# What people see is blurred. Nine people look at it, with one vote each.
+blurred = X + 0.5 * torch.randn(X.shape, generator=chance, dtype=X.dtype)
 opinion = (
     LogisticRegression(C=0.02, max_iter=1000).fit(X, labels).predict_proba(blurred)
 )
 people = torch.multinomial(
     torch.tensor(opinion), 9, replacement=True, generator=chance
-)  # nine people, one vote each
+)
 votes = torch.nn.functional.one_hot(people, 10)
 
 train, val, test = torch.randperm(len(X), generator=chance).split([600, 400, 797])
 agree = (votes.sum(1).max(1).values / 9).mean()
-print(
-    f"share of the nine votes that the leading class has, on average: {agree:.2f}"
-)
+print(f"mean share of the nine votes that the leading class has: {agree:.2f}")
 
 # %% [markdown]
 # ## Learn from three votes an image
