@@ -84,7 +84,8 @@ def require_target_confidence(
         raise fail(function, f"give `kl_weight` or `target_confidence`, not both, got {received}.")
     value = require_finite_number(function, "target_confidence", target_confidence)
     if not 1 / classes < value < 1:
-        bounds = f"above chance, {1 / classes:.4g}, and below 1 for K = {classes} classes"
+        chance = f"above chance, {1 / classes:.4g}," if math.isfinite(classes) else "above 0"
+        bounds = f"{chance} and below 1" + (f" for K = {classes} classes" if math.isfinite(classes) else "")
         raise fail(function, f"`target_confidence` must be {bounds}, got {value!r}.")
     return value
 

@@ -80,6 +80,15 @@ def test_a_table_may_have_one_column_a_class(tmp_path):
     turned = save_columns(tmp_path / "t.csv", ("owl", "dog", "cat"), texts, np.asarray(PROBS)[:, ::-1])
     known = read_predictions(turned, class_names=("cat", "dog", "owl"))
     torch.testing.assert_close(known.values.double(), torch.from_numpy(np.asarray(PROBS)).double())
+    turned = save_columns(
+        tmp_path / "v.csv", ("prob_owl", "prob_dog", "prob_cat"), texts, np.asarray(PROBS)[:, ::-1]
+    )
+    known = read_predictions(turned, class_names=("cat", "dog", "owl"))
+    torch.testing.assert_close(known.values.double(), torch.from_numpy(np.asarray(PROBS)).double())
+    assert known.class_names == ("cat", "dog", "owl") and known.targets.tolist() == list(TARGETS)
+    for others in (["cat", "dog", "cow"], ["cat", "dog"], ["cat", "dog", "owl", "cow"]):
+        words = complaint(turned, class_names=others)
+        assert "`class_names` must be the classes of the columns, owl, dog, cat, in any order" in words
     words = complaint(save_columns(tmp_path / "u.csv", ("cat", "dog", "owl"), texts, LOGITS))
     assert "prob_cat" in words and "logit_cat" in words
 

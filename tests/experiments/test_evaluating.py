@@ -420,8 +420,13 @@ def test_headings_of_a_frame_name_the_classes_as_those_of_a_file_do(tmp_path):
 def test_columns_of_a_frame_are_put_in_the_order_of_the_given_classes():
     names = ["cat", "dog", "owl", "elk"]
     frame = pd.DataFrame(PROBS, columns=names)[names[::-1]]
-    found = evaluate(probs=frame, targets=TARGETS, class_names=names, resamples=0)
-    assert found.nll == evaluate(probs=PROBS, targets=TARGETS, resamples=0).nll
+    expected = evaluate(probs=PROBS, targets=TARGETS, resamples=0).nll
+    for headed in (frame, frame.add_prefix("prob_")):
+        assert evaluate(probs=headed, targets=TARGETS, class_names=names, resamples=0).nll == expected
+    with pytest.raises(
+        ValueError, match="`class_names` must be the classes of the columns, elk"
+    ):
+        evaluate(probs=frame.add_prefix("prob_"), targets=TARGETS, class_names=[*names[:3], "cow"])
 
 
 def test_predictions_are_made_from_arrays_with_the_checks_of_files():

@@ -366,6 +366,16 @@ def test_the_named_column_of_items_names_the_rows_of_predictions_too(suffix, tmp
     assert given.votes.recognised is not None and "doc" in given.votes.recognised.values()
 
 
+def test_named_columns_of_predictions_follow_the_class_names_that_are_given(tmp_path):
+    votes = long_file(tmp_path / "v.csv", ROWS)
+    (tmp_path / "p.csv").write_text("item,logit_fox,logit_cat,logit_dog\na,3,1,2\nb,6,4,5")
+    given = read_inputs(
+        votes, columns=VoteColumns(), predictions=f"{tmp_path / 'p.csv'}", class_names=list(CLASSES)
+    )
+    assert given.votes.class_names == CLASSES
+    assert given.model is not None and given.model.logits.tolist() == [[4, 5, 6], [1, 2, 3]]
+
+
 def test_the_order_of_columns_of_counts_is_said_where_it_decides_the_classes(tmp_path):
     (tmp_path / "v.csv").write_text("item,count_dog,count_cat\na,2,0\nb,0,2\n")
     np.savez(tmp_path / "p.npz", logits=np.array([[1.0, 2.0], [3.0, 4.0]]))

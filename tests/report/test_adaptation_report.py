@@ -202,7 +202,11 @@ def unfinished(label):
 @pytest.mark.parametrize(
     ("sides", "words"),
     [
-        ((0, 0, 0), "Keep the new head: .* right as often as before .*; its calibration has not clearly"),
+        (
+            (0, 0, 0),
+            "Keep the new head only for its Dirichlet belief: .* right as often as before .*; "
+            "its calibration has not clearly",
+        ),
         ((0, 0, 1), "Keep the new head: .* right as often as before .* and .*honest about it .calibration"),
         ((0, 0, -1), "Do not keep the new head: the network as it was does better .ECE"),
         ((1, 1, 1), "Keep the new head: .* is right more often than before .* and .*honest about it"),
@@ -225,8 +229,17 @@ def test_the_verdict_and_the_cards_follow_the_paired_differences(sides, words):
 @pytest.mark.parametrize(
     ("sides", "verdict", "advice"),
     [
-        ({}, "Keep the new head: ", "for probabilities alone temperature scaling .* does as well"),
-        ({SCALED: (0, 1, 0)}, "Keep the new head: ", "does better than temperature scaling"),
+        ({}, "Keep the new head only for its Dirichlet", "for probabilities alone use the network as it was"),
+        (
+            {"untouched": (0, 1, 0)},
+            "Keep the new head: ",
+            "for probabilities alone temperature scaling .* does as well",
+        ),
+        (
+            {"untouched": (0, 1, 0), SCALED: (0, 1, 0)},
+            "Keep the new head: ",
+            "does better than temperature scaling",
+        ),
         (
             {SCALED: (0, -1, 0)},
             "Keep the new head only for its Dirichlet belief: .*, but temperature scaling .* better .NLL",
@@ -248,6 +261,19 @@ def test_the_verdict_names_the_simpler_head_that_is_better(sides, verdict, advic
     page = adaptation_page(record(), with_sides(**sides))
     assert re.match(verdict, page.verdict), page.verdict
     assert re.search(advice, page.advice[0]), page.advice[0]
+
+
+def test_a_softmax_head_that_is_better_in_nothing_is_no_gain():
+    tried = (one.name for one in record().tried if (one.kind, one.calibration) == ("softmax", "temperature"))
+    made = replace(record(), chosen=next(tried), label=SOFTMAX)
+    labels, scored = made.row_labels, list(evaluations())
+    ours = scored[labels.index(SOFTMAX)]
+    for label in ("untouched", SCALED):
+        place = labels.index(label)
+        scored[place] = shifted(scored[place], ours, dict.fromkeys(MAIN, 0))
+    page = adaptation_page(made, scored)
+    assert page.verdict.startswith("No clear gain from the new head: the network is right as often as before")
+    assert page.advice[0].startswith("Use the network as it was: the new head is better in nothing")
 
 
 def test_several_heads_that_are_worse_than_one_are_not_to_be_kept():

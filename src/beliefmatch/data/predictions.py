@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -243,6 +243,8 @@ def _class_columns(
     kinds: tuple[Kind, ...] = ("logits", "probs")
     for kind in kinds:
         if by_column := _by_column(kind, file.names):
+            if class_names is not None:
+                by_column = _in_order(_CALLER, by_column, class_names)
             return kind, Field(file, tuple(by_column)), tuple(by_column.values())
     targets = _find(file, "targets", names)
     texts = None if targets is None else targets.load()
@@ -269,6 +271,15 @@ def _by_column(kind: Kind, headings: Sequence[str]) -> dict[str, str]:
     return {}
 
 
+def _in_order(caller: str, by_column: Mapping[str, str], class_names: Sequence[str]) -> dict[str, str]:
+    """Columns in the order of the classes, whose names their headings are."""
+    column_of = {name: column for column, name in by_column.items()}
+    if len(column_of) < len(by_column) or {*column_of} != {*class_names}:
+        expected = f"be the classes of the columns, {', '.join(by_column.values())}, in any order"
+        raise fail(caller, f"`class_names` must {expected}, got {', '.join(class_names)}.")
+    return {column_of[name]: name for name in class_names}
+
+
 def _frame_by_class(
     kind: Kind, values: Any, known: Sequence[str] | None, targets: Any
 ) -> tuple[Any, tuple[str, ...] | None]:
@@ -285,6 +296,8 @@ def _frame_by_class(
     if len(set(names)) < len(names):
         return values, None
     if known is not None:
+        if len(by_column) == len(names):
+            return values[list(_in_order("Predictions", by_column, known))], tuple(known)
         if set(known) != set(names):
             return values, None
         return values[[headings[names.index(one)] for one in known]], tuple(known)

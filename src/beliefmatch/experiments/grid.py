@@ -156,12 +156,11 @@ def _tasks(cells: Sequence[Cell], workers: Workers) -> list[Task]:
     tasks, shared = [], dict[DataConfig, Any]()
     for cell in cells:
         _require_one_process(cell.config)
-        directory = cell.directory.absolute()
-        if cell.url is None:
-            directory.mkdir(parents=True, exist_ok=True)  # by which a node knows that it sees the same files
-        settings = cell.config.data
+        directory, settings = cell.directory.absolute(), cell.config.data
         if settings not in shared:
             shared[settings] = _shared_data(settings, workers)
+        if cell.url is None:
+            directory.mkdir(parents=True, exist_ok=True)  # by which a node knows that it sees the same files
         resources = replace(resources_of(cell.config), gpus=gpu_share(cell.config))
         arguments = replace(cell, directory=directory), shared[settings]
         tasks.append(Task(cell.name, run_remote_cell, arguments, resources))

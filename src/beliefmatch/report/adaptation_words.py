@@ -355,9 +355,12 @@ def adaptation_verdict(record: AdaptRecord, evaluations: Sequence[EvaluationReco
         "yes": f"Keep {_new_name(record)}",
         "for its belief": f"Keep {_new_name(record)} only for its Dirichlet belief",
         "by what counts": "Choose by what counts",
+        "no gain": f"No clear gain from {_new_name(record)}",
         "unknown": f"These numbers cannot tell whether to keep {_new_name(record)}",
     }
-    but = f", but {rival} does better ({_listed(choice.lost[:1])})" if choice.keep == "for its belief" else ""
+    but = ""
+    if choice.keep == "for its belief" and choice.lost:
+        but = f", but {rival} does better ({_listed(choice.lost[:1])})"
     if choice.keep == "by what counts" and choice.rival != before_label(record):
         but = f"; {rival} does better by {_listed(choice.lost)}, the new head by {_listed(choice.won)}"
     return f"{openings[choice.keep]}: {_outcome(record, evaluations, changes)}{but}."
@@ -366,20 +369,23 @@ def adaptation_verdict(record: AdaptRecord, evaluations: Sequence[EvaluationReco
 class _Choice(NamedTuple):
     """Whether to keep the new head, and the other head that decides it."""
 
-    keep: Literal["yes", "no", "for its belief", "by what counts", "unknown"]
+    keep: Literal["yes", "no", "no gain", "for its belief", "by what counts", "unknown"]
     rival: str | None = None
     won: Sequence[Change] = ()
     lost: Sequence[Change] = ()
 
 
 def _choice(record: AdaptRecord, changes: Changes) -> _Choice:
-    """The first simpler head that is better in something and worse in nothing decides, else a mixed one."""
+    """The first simpler head that is better in something and worse in nothing decides, else a mixed one.
+
+    A head that is better than the untouched network in nothing is no gain either.
+    """
     simpler = [label for label in ("untouched", _single_label(record)) if label in changes]
     rivals = [label for label in (*simpler, _SCALED, softmax_label(record)) if label in changes]
     found = {label: _won_and_lost(record, changes[label]) for label in rivals}
+    has_belief = record.delivered(record.new_label).has_belief
     for label, (won, lost) in found.items():
         if lost and not won:
-            has_belief = record.delivered(record.new_label).has_belief
             return _Choice(
                 "for its belief" if has_belief and label not in simpler else "no", label, won, lost
             )
@@ -388,6 +394,8 @@ def _choice(record: AdaptRecord, changes: Changes) -> _Choice:
             return _Choice("by what counts", label, won, lost)
     if rivals and record.targets == "labels" and not any(map(_has_interval, changes[rivals[0]].values())):
         return _Choice("unknown")
+    if "untouched" in found and not any(found["untouched"]):
+        return _Choice("for its belief" if has_belief else "no gain", "untouched")
     return _Choice("yes")
 
 
@@ -585,6 +593,8 @@ def _which_head(record: AdaptRecord, changes: Changes) -> str:
         return remedies.get(choice.rival or "", f"Use {rival}; `--choose best` delivers the best head.")
     if choice.keep == "for its belief":
         return f"Use the new head where you need its {belief}; for probabilities alone use {rival}."
+    if choice.keep == "no gain":
+        return f"Use {rival}: {_new_name(record)} is better in nothing beyond chance."
     if choice.keep == "by what counts":
         return f"{rival} does better by {_listed(choice.lost)}, the new head by {_listed(choice.won)}."
     others = [label for label in (_SCALED, softmax_label(record)) if label in changes]

@@ -86,7 +86,8 @@ def _confidence(record: VotesRecord) -> float:
 
 
 def _verdict(record: VotesRecord) -> str:
-    share = f"{record.settled:,} of {count_text(record.items, 'item')} are settled"
+    verb = "is" if record.items == 1 else "are"
+    share = f"{record.settled:,} of {count_text(record.items, 'item')} {verb} settled"
     sure = f"{100 * _confidence(record):g}\u00a0%"
     known = f"the majority of {_panel(record)} votes is known with a probability of {sure} or more"
     possible = record.votes_saved + record.votes_left
