@@ -423,9 +423,7 @@ def test_columns_of_a_frame_are_put_in_the_order_of_the_given_classes():
     expected = evaluate(probs=PROBS, targets=TARGETS, resamples=0).nll
     for headed in (frame, frame.add_prefix("prob_")):
         assert evaluate(probs=headed, targets=TARGETS, class_names=names, resamples=0).nll == expected
-    with pytest.raises(
-        ValueError, match="`class_names` must be the classes of the columns, elk"
-    ):
+    with pytest.raises(ValueError, match="`class_names` must be the classes of the columns, elk"):
         evaluate(probs=frame.add_prefix("prob_"), targets=TARGETS, class_names=[*names[:3], "cow"])
 
 
