@@ -43,8 +43,8 @@ class LowTargetConfidence(UserWarning):
     """The optimum for one vote has a mean below one half: the prior outweighs the labels."""
 
 
-_seen: dict[tuple[Any, ...], kernels.CheckedCall] = {}
-"""How to repeat the calls that have been checked."""
+_seen: dict[tuple[Any, ...], tuple[kernels.CheckedCall, bool]] = {}
+"""How to repeat the calls that have been checked, and whether each is warned of."""
 
 
 def belief_matching_loss(
@@ -115,15 +115,20 @@ def belief_matching_loss(
             known = _seen.get(call)
         except TypeError:  # a list, or an array, where there should be a number
             call = known = None
-        value = None if known is None else kernels.loss_of_checked_call(known, logits, targets)
-        if value is not None:
-            return value
+        if known is not None:
+            checked, is_warned_of = known
+            value = kernels.loss_of_checked_call(checked, logits, targets)
+            if value is not None:
+                if is_warned_of:
+                    _warn(NAME, checked.options, logits.shape[checked.options.dim])
+                return value
     dim, numbers = require_logits(NAME, logits), (kl_weight, target_confidence)
     inputs = checked_inputs(NAME, logits, dim, targets, *numbers, prior, weight, ignore_index, reduction)
-    if call is not None and not _is_low_target_confidence(inputs):
+    is_low = target_confidence is None and _is_low_target_confidence(inputs)
+    if call is not None and (inputs.options.has_ids or not is_low):  # counts decide by their values
         if len(_seen) >= 1000:
             _seen.clear()
-        _seen[call] = kernels.checked_call(inputs)
+        _seen[call] = kernels.checked_call(inputs), is_low
     return kernels.loss(inputs)
 
 
@@ -193,6 +198,11 @@ def _warn_of_low_target_confidence(function: str, inputs: LossInputs) -> None:
     most_votes = 1.0 if options.has_ids else _most_votes(inputs.targets, options.dim)
     if most_votes is None or kl_weight * prior * (classes - 2) <= most_votes:
         return
+    _warn(function, options, classes)
+
+
+def _warn(function: str, options: Options, classes: int) -> None:
+    kl_weight, prior = options.kl_weight, options.prior
     mean = target_confidence_of(kl_weight, prior, classes)
     remedy = kl_weight_of(0.9, prior, classes)
     warnings.warn(
