@@ -21,8 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from beliefmatch import Belief, BeliefMatchingLoss, belief_matching_loss, dirichlet_kl
+from beliefmatch import Belief, BeliefMatchingLoss, belief_matching_loss, dirichlet_kl, kernels
+from beliefmatch._errors import ArgumentError
 from beliefmatch.kernels import lean
+from beliefmatch.loss import checked_inputs
 from counts import count
 from kernel_contract import (
     NEEDS_NATIVE,
@@ -207,8 +209,13 @@ COMPILED = [
 ]
 
 
+SEEN_INTO = ["lean", pytest.param("native", marks=NEEDS_NATIVE)]
+"""Kernels inside `torch.compile`: the one that it sees into, and one that is an operation."""
+
+
+@pytest.mark.parametrize("kernel", SEEN_INTO)
 @pytest.mark.parametrize(("kind", "dtype", "shape", "options"), COMPILED)
-def test_compiled_loss_equals_the_eager_one_without_a_graph_break(kind, dtype, shape, options):
+def test_compiled_loss_equals_the_eager_one_without_a_graph_break(kernel, kind, dtype, shape, options):
     torch._dynamo.reset()  # or all cases together would exceed the limit on recompilations
     torch.manual_seed(0)
     logits = (3 * torch.randn(shape)).to(dtype).requires_grad_()
@@ -219,14 +226,119 @@ def test_compiled_loss_equals_the_eager_one_without_a_graph_break(kind, dtype, s
         return belief_matching_loss(z, y, **options)
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    expected, value = loss(logits, targets), compiled(logits, targets)
+    expected = loss(logits, targets)
     (exact,) = torch.autograd.grad(expected.sum(), logits)
-    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    with using(kernel):
+        value, alone = compiled(logits, targets), compiled(logits.detach(), targets)
+        (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert value.dtype == expected.dtype and gradient.dtype == dtype
     torch.testing.assert_close(value, expected, rtol=2e-6, atol=1e-30)
     rounding = max(2e-6, torch.finfo(dtype).eps)
     torch.testing.assert_close(gradient, exact, rtol=rounding, atol=rounding * exact.abs().max().item())
-    torch.testing.assert_close(compiled(logits.detach(), targets), expected.detach(), rtol=2e-6, atol=1e-30)
+    torch.testing.assert_close(alone, expected.detach(), rtol=2e-6, atol=1e-30)
+
+
+def operations_of(compiled):
+    """Names of the operations in the graphs that `compiled(backend)` makes of what it compiles."""
+    names = []
+
+    def backend(graph, inputs):
+        names.extend(f"{node.target}" for node in graph.graph.nodes if node.op == "call_function")
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    torch._dynamo.reset()
+    compiled(backend)
+    return names
+
+
+@NEEDS_NATIVE
+def test_compiled_code_has_the_native_kernel_as_one_operation_unless_it_is_seen_into():
+    logits, ids = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 4])
+    prior = torch.ones(5, requires_grad=True)
+
+    def ours(operations):
+        return [name for name in operations if "beliefmatch" in name]
+
+    with using("native"):
+        plain = operations_of(
+            lambda backend: torch.compile(belief_matching_loss, backend=backend)(logits, ids)
+        )
+        learnt = operations_of(
+            lambda backend: torch.compile(belief_matching_loss, backend=backend)(logits, ids, prior=prior)
+        )
+        exported = torch.export.export(BeliefMatchingLoss(), (logits.detach(), ids))
+    assert ours(plain) == ["beliefmatch.loss.default"] and not ours(learnt)
+    assert not ours(f"{node.target}" for node in exported.graph.nodes)
+    torch.testing.assert_close(exported.module()(logits, ids), belief_matching_loss(logits, ids))
+
+
+@NEEDS_NATIVE
+def test_the_operation_computes_what_its_kernel_leaves_to_the_reference_and_names_wrong_targets():
+    torch._dynamo.reset()
+    logits = torch.randn(5, 3)
+    logits[1, 2], logits[2, 0], logits[3] = torch.nan, 1e30, -1e4
+    ids, upstream = torch.tensor([0, 1, 2, 0, -100]), torch.tensor([1.0, 2.0, 3.0, 4.0, torch.inf])
+    results = []
+    for function in (belief_matching_loss, torch.compile(belief_matching_loss, backend="aot_eager")):
+        z = logits.clone().requires_grad_()
+        with using("native"):
+            losses = function(z, ids, reduction="none")
+            losses.backward(upstream)
+        results.append((losses.detach(), z.grad))
+    for expected, received in zip(*results, strict=True):
+        torch.testing.assert_close(received, expected, equal_nan=True)
+    assert (results[1][1][4] == 0).all()
+    compiled = torch.compile(belief_matching_loss, backend="aot_eager")
+    with using("native"), pytest.raises(ArgumentError) as error:
+        compiled(logits[:1], torch.tensor([3]))
+    assert error.value.argument == "targets"
+
+
+@NEEDS_NATIVE
+def test_a_gradient_scaler_behind_the_operation_leaves_ignored_rows_at_zero():
+    torch._dynamo.reset()
+    logits = torch.randn(2, 3, requires_grad=True)
+    with using("native"):
+        loss = torch.compile(belief_matching_loss, backend="aot_eager")(logits, torch.tensor([0, -100]))
+    loss.backward(torch.tensor(torch.inf))
+    assert logits.grad is not None and logits.grad[0].isinf().all() and (logits.grad[1] == 0).all()
+
+
+OPTIONS = [
+    ("ids", {"weight": WEIGHT, "ignore_index": 2, "prior": 0.5}),
+    ("ids", {"prior": WEIGHT + 0.1}),
+    ("counts", {"weight": WEIGHT + 0.1}),
+    ("counts", {"prior": 1 + torch.rand(6, 5, 2)}),
+]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("kind", "options"), OPTIONS)
+def test_loss_and_gradient_outside_of_a_graph_are_those_of_autograd(kernel, kind, options, reduction):
+    torch.manual_seed(0)
+    logits = torch.randn(6, 5, 2, requires_grad=True)
+    targets = torch.randint(5, (6, 2)) if kind == "ids" else 3 * torch.rand(6, 5, 2)
+    settings = {
+        "kl_weight": 0.1,
+        "target_confidence": None,
+        "prior": 1.0,
+        "weight": None,
+        "ignore_index": -100,
+    }
+    arguments = *(settings | options).values(), reduction
+    inputs = checked_inputs("test", logits, 1, targets, *arguments)
+    upstream = torch.rand(6, 2) if reduction == "none" else torch.tensor(2.5)
+    with using("reference"):
+        expected = belief_matching_loss(logits, targets, kl_weight=0.1, reduction=reduction, **options)
+        (exact,) = torch.autograd.grad(expected, logits, upstream)
+    with computing_with(kernel):
+        value, gradient = kernels.loss_and_grad(inputs, upstream)
+        _, unscaled = kernels.loss_and_grad(inputs)
+    assert not value.requires_grad and not gradient.requires_grad and gradient.shape == logits.shape
+    torch.testing.assert_close(value, expected.detach(), rtol=2e-6, atol=1e-6)
+    torch.testing.assert_close(gradient, exact, rtol=2e-5, atol=2e-6)
+    factor = upstream.unsqueeze(1) if reduction == "none" else upstream
+    torch.testing.assert_close(unscaled * factor, exact, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.filterwarnings("ignore:belief_matching_loss. kl_weight")
@@ -292,15 +404,19 @@ def test_many_rows_are_computed_in_chunks(monkeypatch):
 
 
 @NEEDS_COMPILER
-def test_a_compiled_mean_of_nothing_is_nan_as_in_torch():
+@pytest.mark.parametrize("kernel", SEEN_INTO)
+def test_a_compiled_mean_of_nothing_is_nan_as_in_torch(kernel):
+    torch._dynamo.reset()
     logits = torch.randn(0, 10, requires_grad=True)
     compiled = torch.compile(belief_matching_loss)
-    loss = compiled(logits, torch.zeros(0, dtype=torch.long))
-    loss.backward()
+    with using(kernel):
+        loss = compiled(logits, torch.zeros(0, dtype=torch.long))
+        loss.backward()
     assert loss.isnan() and logits.grad is not None and logits.grad.shape == (0, 10)
 
 
-def test_neither_annealing_nor_other_batch_sizes_compile_again_and_again():
+@pytest.mark.parametrize("kernel", SEEN_INTO)
+def test_neither_annealing_nor_other_batch_sizes_compile_again_and_again(kernel):
     compilations = []
 
     def backend(graph, inputs):
@@ -313,7 +429,8 @@ def test_neither_annealing_nor_other_batch_sizes_compile_again_and_again():
         logits, targets = torch.randn(3 + step % 3, 5, requires_grad=True), torch.randint(5, (3 + step % 3,))
         criterion.kl_weight = 0.01 + 0.001 * step
         expected = belief_matching_loss(logits, targets, kl_weight=criterion.kl_weight)
-        torch.testing.assert_close(compiled(logits, targets), expected)
+        with using(kernel):
+            torch.testing.assert_close(compiled(logits, targets), expected)
     assert len(compilations) <= 3
 
 
@@ -321,9 +438,11 @@ def test_neither_annealing_nor_other_batch_sizes_compile_again_and_again():
 def test_machine_code_matches_the_oracle():
     """Compilers change formulas: their e^x − 1, for one, is not accurate near zero."""
     torch.manual_seed(0)
+    torch._dynamo.reset()
     compiled = torch.compile(belief_matching_loss, fullgraph=True, dynamic=True)
     for kind in ("at optimum", "near optimum", "uniform 20", "label far ahead", "all -80"):
-        assert_exact(KINDS[kind](40, 7, 0.01).float(), torch.tensor(7), function=compiled)
+        with using("lean"):
+            assert_exact(KINDS[kind](40, 7, 0.01).float(), torch.tensor(7), function=compiled)
 
 
 # The native kernel, or the reference in its place, without a difference

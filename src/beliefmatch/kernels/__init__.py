@@ -1,9 +1,10 @@
 """Kernels of the loss, of the Dirichlet measures and of the metrics' readings, and the choice between them.
 
 `reference` is the definition, in double-precision tensor operations: every transform, every derivative.
-`lean` is the loss in few tensor operations: every device, and `torch.compile`.
+`lean` is the loss in few tensor operations: every device.
 `native` is compiled C++: plain tensors on the CPU.
 `triton_kernel` is compiled by Triton when it is first called: CUDA, ROCm and XPU tensors.
+`compiled` makes these one operation for `torch.compile`, which sees into `lean` and the reference only.
 
 A kernel returns None for what it does not support; the reference computes that, on a GPU after `lean`. The
 environment variable BELIEFMATCH_KERNEL chooses: "auto" (the default: the fastest that the device has),
@@ -79,14 +80,15 @@ _native_is_used = False
 
 def loss(inputs: LossInputs) -> Tensor:
     """The loss by the fastest kernel that supports the inputs."""
-    for kernel in _kernels(inputs.logits.device.type, torch.compiler.is_compiling()):
+    device = inputs.logits.device.type
+    for kernel in _compiled_kernels(device) if torch.compiler.is_compiling() else _kernels(device):
         value = kernel.loss(inputs)
         if value is not None:
             return value
     return reference.loss(inputs)
 
 
-def _kernels(device: str, is_compiling: bool) -> tuple[ModuleType, ...]:
+def _kernels(device: str) -> tuple[ModuleType, ...]:
     """The modules that are asked before the reference, in this order."""
     choice = chosen()
     if choice in ("lean", "reference"):
@@ -94,9 +96,15 @@ def _kernels(device: str, is_compiling: bool) -> tuple[ModuleType, ...]:
     if choice == "triton" and (device in TRITON_DEVICES or (device == "cpu" and triton().is_interpreting())):
         return (triton(),)
     if device == "cpu":
-        return (native,) if MISSING is None and not is_compiling else (lean,)
+        return (native,) if MISSING is None else (lean,)
     usable = device in TRITON_DEVICES and TRITON_MISSING is None and triton_failure(device) is None
     return (triton(), lean) if usable else (lean,)
+
+
+def _compiled_kernels(device: str) -> tuple[ModuleType, ...]:
+    """The same for code that `torch.compile` compiles: it sees into the lean path alone."""
+    eager = _kernels(device)
+    return (_operation(), lean) if eager and eager[0] is not lean else eager
 
 
 def triton_failure(device: str) -> str | None:
@@ -129,6 +137,13 @@ def triton() -> ModuleType:
     return triton_kernel
 
 
+def _operation() -> ModuleType:
+    """The loss as one operation, which is not registered before code is compiled."""
+    from beliefmatch.kernels import compiled  # by a statement, as above
+
+    return compiled
+
+
 class CheckedCall(NamedTuple):
     """A call that has been checked: its options, and its plan where the native kernel has one."""
 
@@ -158,18 +173,12 @@ def loss_and_grad(inputs: LossInputs, upstream: Tensor | None = None) -> tuple[T
 
     The gradient is multiplied by `upstream`, of the shape of the loss; None stands for ones.
     """
-    logits = inputs.logits.detach()
-    kernels = _kernels(logits.device.type, torch.compiler.is_compiling())
-    if any(hasattr(kernel, "loss_and_grad") for kernel in kernels):  # autograd launches Triton twice for rows
-        both = triton().loss_and_grad(inputs._replace(logits=logits), upstream)
+    inputs = inputs._replace(logits=inputs.logits.detach())
+    for kernel in _kernels(inputs.logits.device.type):
+        both = kernel.loss_and_grad(inputs, upstream)
         if both is not None:
             return both
-    logits.requires_grad_()
-    with torch.enable_grad():
-        value = loss(inputs._replace(logits=logits))
-    upstream_or_ones = value.new_ones(()).expand_as(value) if upstream is None else upstream
-    (grad,) = torch.autograd.grad(value, logits, upstream_or_ones)
-    return value.detach(), grad
+    return reference.loss_and_grad(inputs, upstream)
 
 
 def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor:
@@ -190,7 +199,7 @@ def _dirichlet_kernel(device: str) -> ModuleType | None:
     """The kernel that is asked for measures and divergences; none inside `torch.compile`."""
     if torch.compiler.is_compiling():
         return None
-    return next((kernel for kernel in _kernels(device, False) if kernel is not lean), None)
+    return next((kernel for kernel in _kernels(device) if kernel is not lean), None)
 
 
 def read_probs(probs: Tensor, targets: Tensor, sum_tolerance: float, entropy: bool) -> ProbsReading | None:
@@ -213,7 +222,7 @@ class KernelStatus(NamedTuple):
 def status(device: str = "cpu") -> KernelStatus:
     """The kernel in use for a type of device."""
     choice = chosen()
-    if choice in ("lean", "reference") or (choice == "triton" and _kernels(device, False) == (triton(),)):
+    if choice in ("lean", "reference") or (choice == "triton" and _kernels(device) == (triton(),)):
         there = "; the native kernel is installed" if device == "cpu" and MISSING is None else ""
         return KernelStatus(choice, f"chosen by {VARIABLE}{there}")
     if device in TRITON_DEVICES:

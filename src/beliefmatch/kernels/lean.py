@@ -39,7 +39,7 @@ from beliefmatch.kernels import reference
 from beliefmatch.kernels.native import PLAIN_TYPES, is_transformed
 from beliefmatch.kernels.reference import NAME, LossInputs, Options
 
-__all__ = ["loss"]
+__all__ = ["loss", "loss_and_grad"]
 
 SMALLEST_KL_WEIGHT = 1e-10
 """A smaller λ is for the reference: everything here is in units of λ."""
@@ -94,6 +94,29 @@ def loss(inputs: LossInputs) -> Tensor | None:
     """The loss, differentiable in the logits; None for what it leaves to the reference."""
     if not _is_supported(inputs):
         return None
+    rows, row_weight, valid = _rows_of(inputs)
+    options = inputs.options
+    if torch.compiler.is_compiling() and not rows.logits.requires_grad:  # as in `_autograd.apply`
+        values, _ = _loss_and_gradient(rows, options.dim, False)
+        return _reduce(values, row_weight, valid, options, result_dtype(rows.logits.dtype))[0]
+    value: Any = _Loss.apply(*rows, row_weight, valid, options)
+    return value
+
+
+def loss_and_grad(inputs: LossInputs, upstream: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """The loss and its gradient by the logits times `upstream`, outside of any graph."""
+    if not _is_supported(inputs):
+        return None
+    rows, row_weight, valid = _rows_of(inputs)
+    logits, options = rows.logits, inputs.options
+    values, gradient = _in_chunks(rows, options.dim, True)
+    value, scale = _reduce(values, row_weight, valid, options, result_dtype(logits.dtype))
+    assert gradient is not None
+    return value, _scaled(gradient, scale.to(gradient.dtype), upstream, valid, options).to(logits.dtype)
+
+
+def _rows_of(inputs: LossInputs) -> tuple[_Rows, Tensor | None, Tensor | None]:
+    """The rows of a call, the weight of each and whether it counts; None where all have 1, or all count."""
     logits, targets, weight, priors, kl_weights, options = inputs
     dim, kind = options.dim, result_dtype(logits.dtype)
     prior: _Number = options.prior
@@ -118,12 +141,7 @@ def loss(inputs: LossInputs) -> Tensor | None:
         votes = labels.counts.to(kind)
         if row_weight is not None:  # ℓ(c; κλ) = κ ℓ(c/κ; λ)
             votes = votes / row_weight.to(kind).clamp(min=torch.finfo(kind).tiny)
-    arguments = apart, votes, prior, kl_weight, row_weight, valid, options
-    if torch.compiler.is_compiling() and not logits.requires_grad:  # as in `_autograd.apply`
-        rows = _Rows(logits, apart, votes, prior, kl_weight)
-        return _reduce(_loss_and_gradient(rows, dim, False)[0], row_weight, valid, options, kind)[0]
-    value: Any = _Loss.apply(logits, *arguments)
-    return value
+    return _Rows(logits, apart, votes, prior, kl_weight), row_weight, valid
 
 
 def _is_supported(inputs: LossInputs) -> bool:
@@ -168,8 +186,6 @@ class _Loss(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         logits, apart, votes, prior, kl_weight, valid, scale, gradient = ctx.saved_tensors
         (upstream,), options = grad_outputs, ctx.options
-        if options.reduction == "none":
-            upstream = upstream.unsqueeze(options.dim)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             prior = torch.full_like(scale, ctx.prior) if prior is None else prior
             kl_weight = torch.full_like(scale, ctx.kl_weight) if kl_weight is None else kl_weight
@@ -180,10 +196,19 @@ class _Loss(Function):
             gradient = special.saturate(exact, logits.dtype)
         else:
             scale = scale.to(gradient.dtype)
-        factor = scale * upstream
-        if valid is not None:  # zero even if all rows are ignored, or if the factor overflows
-            factor = torch.where(valid, factor, _constant((0.0,), factor))
-        return (gradient * factor).to(logits.dtype), *[None] * 7
+        return _scaled(gradient, scale, upstream, valid, options).to(logits.dtype), *[None] * 7
+
+
+def _scaled(
+    gradient: Tensor, scale: Tensor, upstream: Tensor | None, valid: Tensor | None, options: Options
+) -> Tensor:
+    """The gradient of each row times its scale and upstream gradient."""
+    factor = scale
+    if upstream is not None:
+        factor = scale * (upstream.unsqueeze(options.dim) if options.reduction == "none" else upstream)
+    if valid is not None:  # zero even if all rows are ignored, or if the factor overflows
+        factor = torch.where(valid, factor, _constant((0.0,), factor))
+    return gradient * factor
 
 
 def _reduce(

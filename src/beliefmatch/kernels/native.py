@@ -45,6 +45,7 @@ __all__ = [
     "is_traced",
     "is_transformed",
     "loss",
+    "loss_and_grad",
     "measure",
     "plan",
     "planned_loss",
@@ -83,6 +84,17 @@ def loss(inputs: LossInputs) -> Tensor | None:
             return _apply_loss(logits, inputs)
         return _evaluate(inputs)
     except (Unsupported, OverflowError, struct.error):  # the last two: numbers that 64 bits do not hold
+        return None
+
+
+def loss_and_grad(inputs: LossInputs, upstream: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """The loss and its gradient by the logits times `upstream`, outside of any graph."""
+    if is_traced() or not all(x is None or is_plain_cpu(x) for x in inputs[:5]):
+        return None
+    grad = empty_grad(inputs.logits, inputs.options.dim)
+    try:
+        return _evaluate(inputs, grad, None if upstream is None else upstream.contiguous()), grad
+    except (Unsupported, OverflowError, struct.error):
         return None
 
 

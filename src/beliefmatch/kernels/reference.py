@@ -7,7 +7,7 @@ from torch import Tensor
 
 from beliefmatch import _autograd as autograd
 from beliefmatch import elbo
-from beliefmatch._labels import from_counts, from_ids
+from beliefmatch._labels import Labels, from_counts, from_ids
 from beliefmatch._rows import Rows, result_dtype, split, work_dtype
 from beliefmatch._validate import is_inspectable, require_values
 from beliefmatch.dirichlet import expected_surprisal
@@ -21,6 +21,7 @@ __all__ = [
     "as_tensor",
     "gradient",
     "loss",
+    "loss_and_grad",
     "loss_grad",
     "negative_elbo",
     "reduce",
@@ -62,6 +63,31 @@ class LossInputs(NamedTuple):
 
 def loss(inputs: LossInputs) -> Tensor:
     """The reduced loss, differentiable in logits, counts and prior; values are checked."""
+    tensors, labels = _rows_of(inputs)
+    rows = autograd.apply(_NEGATIVE_ELBO, inputs.options.dim, *tensors)
+    return _reduced(rows, labels, inputs)
+
+
+def loss_and_grad(inputs: LossInputs, upstream: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient by the logits times `upstream`, outside of any graph."""
+    dim, reduction = inputs.options.dim, inputs.options.reduction
+    with torch.no_grad():
+        tensors, labels = _rows_of(inputs)
+        rows = negative_elbo(*tensors, dim)
+        factor = torch.ones_like(rows) if labels.row_weight is None else labels.row_weight
+        if reduction == "mean":
+            factor = factor / (rows.numel() if labels.row_weight is None else labels.row_weight.sum())
+        if upstream is not None:
+            factor = factor * (upstream.unsqueeze(dim) if reduction == "none" else upstream)
+        grad, *_ = autograd.pull(_NEGATIVE_ELBO, dim, tensors, factor, (True, False, False, False))
+        assert grad is not None
+        if labels.ignored is not None:
+            grad = grad.masked_fill(labels.ignored, 0.0)
+        return _reduced(rows, labels, inputs), grad
+
+
+def _rows_of(inputs: LossInputs) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Labels]:
+    """Logits, counts, prior and KL weight of a call, whose values are checked, and its labels."""
     logits, targets, weight, prior, kl_weight, options = inputs
     dim = options.dim
     prior = as_tensor(options.prior, logits) if prior is None else prior
@@ -76,10 +102,13 @@ def loss(inputs: LossInputs) -> Tensor:
         logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
     if labels.kl_scale is not None:
         kl_weight = kl_weight * labels.kl_scale
-    rows = autograd.apply(_NEGATIVE_ELBO, dim, logits, labels.counts, prior, kl_weight)
-    reduced = reduce(rows, labels.row_weight, dim, options.reduction)
-    finite = autograd.to_finite(reduced, result_dtype(logits.dtype))
-    is_mean_of_nothing = options.reduction == "mean" and not rows.numel()
+    return (logits, labels.counts, prior, kl_weight), labels
+
+
+def _reduced(rows: Tensor, labels: Labels, inputs: LossInputs) -> Tensor:
+    reduced = reduce(rows, labels.row_weight, inputs.options.dim, inputs.options.reduction)
+    finite = autograd.to_finite(reduced, result_dtype(inputs.logits.dtype))
+    is_mean_of_nothing = inputs.options.reduction == "mean" and not rows.numel()
     return finite * torch.nan if is_mean_of_nothing else finite  # compilers cannot clamp a constant NaN
 
 

@@ -11,12 +11,11 @@ import struct
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.library import custom_op
 
 from beliefmatch import _autograd as autograd
 from beliefmatch import dirichlet
@@ -32,7 +31,7 @@ from beliefmatch.kernels.native import (
     is_traced,
     row_shape,
 )
-from beliefmatch.kernels.reference import LossInputs, Options, Reduction
+from beliefmatch.kernels.reference import LossInputs, Options
 
 __all__ = ["DEVICES", "divergence", "is_interpreting", "loss", "loss_and_grad", "measure", "probe"]
 
@@ -49,9 +48,6 @@ def loss(inputs: LossInputs) -> Tensor | None:
     differentiating = torch.is_grad_enabled()
     if differentiating and any(x is not None and x.requires_grad for x in inputs[1:5]):
         return None
-    if torch.compiler.is_compiling():
-        value, _ = compiled_loss(*inputs[:5], None, *options, differentiating and logits.requires_grad)
-        return value
     if is_traced() or not _are_values_valid(inputs):
         return None
     if differentiating and logits.requires_grad:
@@ -63,7 +59,7 @@ def loss(inputs: LossInputs) -> Tensor | None:
 def loss_and_grad(inputs: LossInputs, upstream: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """The loss and its gradient by the logits times `upstream`, in one launch and outside of any graph."""
     logits, options = inputs.logits, inputs.options
-    if torch.compiler.is_compiling() or is_traced() or not (_is_supported(logits) and _are_in_range(options)):
+    if is_traced() or not (_is_supported(logits) and _are_in_range(options)):
         return None
     if not (all(map(_is_plain, inputs[1:5])) and _are_values_valid(inputs)):
         return None
@@ -85,7 +81,7 @@ def _is_supported(x: Tensor) -> bool:
 
 def _is_plain(x: Tensor | None) -> bool:
     """Whether the memory of x holds its numbers: no subclass with its own operations, no lazy sign."""
-    return x is None or torch.compiler.is_compiling() or (type(x) in PLAIN_TYPES and not x.is_neg())
+    return x is None or (type(x) in PLAIN_TYPES and not x.is_neg())
 
 
 def is_interpreting() -> bool:
@@ -154,62 +150,6 @@ class _Loss(Function):
             return grad, None
         _scale(grad, upstream)
         return grad, None
-
-
-def _loss_and_grad(
-    logits: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    priors: Tensor | None,
-    kl_weights: Tensor | None,
-    upstream: Tensor | None,
-    prior: float,
-    kl_weight: float,
-    dim: int,
-    has_ids: bool,
-    ignore_index: int,
-    reduction: str,
-    with_grad: bool,
-) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient by the logits, empty if not asked for."""
-    options = Options(prior, kl_weight, dim, has_ids, ignore_index, cast(Reduction, reduction))
-    inputs = LossInputs(logits, targets, weight, priors, kl_weights, options)
-    early = with_grad and (upstream is not None or _is_early(logits, reduction))
-    grad = _empty_grad(logits, dim) if early else None
-    value = _evaluate(inputs, grad, upstream)
-    return value, logits.new_empty(0) if grad is None else grad
-
-
-def _empty_loss_and_grad(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    """What `_loss_and_grad` returns, but for its values."""
-    upstream, _, _, dim, _, _, reduction, with_grad = others[4:]
-    shape = row_shape(logits.shape, dim) if reduction == "none" else ()
-    value = logits.new_empty(shape, dtype=result_dtype(logits.dtype))
-    early = with_grad and (upstream is not None or _is_early(logits, reduction))
-    return value, _empty_grad(logits, dim) if early else logits.new_empty(0)
-
-
-# One opaque operation, not a `triton_op`: looking inside, the compiler cannot tell which arguments of the
-# kernel are written, copies all of them, and meets symbolic sizes where a launch needs numbers.
-compiled_loss = custom_op("beliefmatch::loss", _loss_and_grad, mutates_args={})
-compiled_loss.register_fake(_empty_loss_and_grad)
-
-
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:5], output[1])
-    ctx.options = inputs[6:12]
-
-
-def _backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, grad = ctx.saved_tensors
-    if grad.numel():
-        grad = (grad * upstream).to(grad.dtype)
-    else:
-        _, grad = compiled_loss(*tensors, upstream, *ctx.options, True)
-    return grad, *[None] * 12
-
-
-compiled_loss.register_autograd(_backward, setup_context=_keep_for_backward)  # pyright: ignore
 
 
 def _is_early(logits: Tensor, reduction: str) -> bool:
