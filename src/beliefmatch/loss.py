@@ -43,7 +43,7 @@ class LowTargetConfidence(UserWarning):
     """The optimum for one vote has a mean below one half: the prior outweighs the labels."""
 
 
-_seen: dict[tuple[Any, ...], tuple[kernels.CheckedCall, bool]] = {}
+_checked_calls: dict[tuple[Any, ...], tuple[kernels.CheckedCall, bool]] = {}
 """How to repeat the calls that have been checked, and whether each is warned of."""
 
 
@@ -112,7 +112,7 @@ def belief_matching_loss(
         numbers = kl_weight, target_confidence, prior, ignore_index, reduction
         call = *tensors, *numbers, type(kl_weight), type(target_confidence), type(ignore_index)
         try:
-            known = _seen.get(call)
+            known = _checked_calls.get(call)
         except TypeError:  # a list, or an array, where there should be a number
             call = known = None
         if known is not None:
@@ -126,9 +126,9 @@ def belief_matching_loss(
     inputs = checked_inputs(NAME, logits, dim, targets, *numbers, prior, weight, ignore_index, reduction)
     is_low = target_confidence is None and _is_low_target_confidence(inputs)
     if call is not None and (inputs.options.has_ids or not is_low):  # counts decide by their values
-        if len(_seen) >= 1000:
-            _seen.clear()
-        _seen[call] = kernels.checked_call(inputs), is_low
+        if len(_checked_calls) >= 1000:
+            _checked_calls.clear()
+        _checked_calls[call] = kernels.checked_call(inputs), is_low
     return kernels.loss(inputs)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from beliefmatch.kernels.triton_loss import LARGEST_LOSS, Rows, exact_loss, split_rows
+from beliefmatch.kernels.triton_loss import LARGEST_LOSS, LossRows, exact_loss, split_rows
 from beliefmatch.kernels.triton_math import (
     INFINITY,
     bounded,
@@ -79,7 +79,7 @@ def _differential_entropy(logits, stride, exists, classes, label, BLOCK: tl.cons
     """Minus the divergence from the uniform Dirichlet without its constant: a loss without votes."""
     one = tl.zeros_like(label).to(WIDE) + 1
     numbers = one, 0.0, 0.0, 0.0, 0.0, one, one - 1
-    rows = Rows(exists, classes, logits, stride, label, None, 0, None, None, 0, *numbers)
+    rows = LossRows(exists, classes, logits, stride, label, None, 0, None, None, 0, *numbers)
     at = split_rows(rows, BLOCK)
     return tl.where(at.is_number, -exact_loss(rows, at), INFINITY - INFINITY)
 

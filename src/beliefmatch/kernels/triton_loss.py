@@ -52,7 +52,7 @@ CLOSE = tl.constexpr(0.5)
 LARGEST_LOSS = tl.constexpr(torch.finfo(torch.float32).max)
 
 
-class Rows(NamedTuple):
+class LossRows(NamedTuple):
     """What a program reads: pointers to its rows, of shape (rows, 1), and numbers of the same shape.
 
     Where the logits' counts, priors or class weights are None, the label and the number β are in their place.
@@ -666,7 +666,7 @@ def _open(
         priors += aligned * call.priors_outer + j * call.priors_inner
     if grad is not None:
         grad += aligned * call.grad_outer + j * call.grad_inner
-    rows = Rows(
+    rows = LossRows(
         exists,
         classes,
         call.logits + aligned * call.logits_outer + j * call.logits_inner,
