@@ -20,6 +20,17 @@ def failing(path, *, on_progress):
     raise FloatingPointError("the loss is not finite", 7)
 
 
+class DownloadError(Exception):
+    """Cannot be unpickled: its argument has no place in `args`."""
+
+    def __init__(self, *, url):
+        super().__init__(f"no answer from {url}")
+
+
+def failing_in_its_own_way(url, *, on_progress):
+    raise DownloadError(url=url)
+
+
 def sleeping(path, *, on_progress):
     Path(path).touch()
     on_progress(0.1, "asleep")

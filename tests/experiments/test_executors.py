@@ -17,7 +17,16 @@ from beliefmatch.experiments.executors import (
     workers_on,
 )
 from beliefmatch.experiments.grid import report_cells
-from executor_tasks import SlowBoard, counting, dying, failing, length_of, sleeping, square
+from executor_tasks import (
+    SlowBoard,
+    counting,
+    dying,
+    failing,
+    failing_in_its_own_way,
+    length_of,
+    sleeping,
+    square,
+)
 from ray_clusters import needs_ray, own_ray, quiet, ray
 from small_runs import comparison, without_times
 
@@ -63,6 +72,14 @@ def test_an_error_of_a_task_is_raised_as_it_was_and_not_tried_again(workers, tmp
         run_tasks([Task("fails", failing, (f"{tmp_path / 'log'}",))] * 1, workers)
     assert raised.value.args == ("the loss is not finite", 7)
     assert (tmp_path / "log").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("workers", ["processes", pytest.param("ray", marks=needs_ray)], indirect=True)
+def test_an_error_that_cannot_be_sent_arrives_in_words(workers):
+    tasks = [Task("fails", failing_in_its_own_way, ("example.org",))] * 2
+    with pytest.raises(RuntimeError) as raised:
+        run_tasks(tasks, workers)
+    assert raised.value.args == ("DownloadError: no answer from example.org",)
 
 
 @pytest.mark.parametrize("workers", ["processes", pytest.param("ray", marks=needs_ray)], indirect=True)

@@ -6,6 +6,7 @@ the option `--on` that names them. What is submitted does not know which executo
 """
 
 import os
+import pickle
 import re
 import signal
 import threading
@@ -34,6 +35,7 @@ __all__ = [
     "Task",
     "Workers",
     "completed_tasks",
+    "picklable",
     "run_tasks",
     "workers_on",
 ]
@@ -302,5 +304,21 @@ def _work(index: int, task: Task) -> Any:
         if _cancelled.is_set():  # the pool hands out a few tasks beforehand, which it cannot take back
             raise CancelledError
         return task.function(*task.arguments, on_progress=on_progress)
+    except Exception as error:
+        sent = picklable(error)
+        if sent is error:
+            raise
+        raise sent from None
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def picklable(error: Any) -> Any:
+    """An error or warning, in words where it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return (UserWarning if isinstance(error, Warning) else RuntimeError)(
+            f"{type(error).__name__}: {error}"
+        )
+    return error

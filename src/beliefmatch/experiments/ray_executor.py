@@ -8,7 +8,6 @@ to stop gets the signal of Ctrl-C once, and saves.
 
 import _thread
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -27,7 +26,7 @@ from beliefmatch._environment import needs
 from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, InUse
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch.experiments.executors import POLL_SECONDS, OnTask, Resources, Task
+from beliefmatch.experiments.executors import POLL_SECONDS, OnTask, Resources, Task, picklable
 
 __all__ = ["RayExecutor", "RayWorkers"]
 
@@ -386,12 +385,12 @@ def _work(board: Any, key: Any, directory: str, function: Callable[..., Any], *a
     try:
         with _reporting(board, key) as on_progress, warnings.catch_warnings(record=True) as held:
             value = function(*arguments, on_progress=on_progress)
-        return _Outcome(value, warnings=[_picklable(one.message) for one in held])
+        return _Outcome(value, warnings=[picklable(one.message) for one in held])
     except KeyboardInterrupt:
         return _Outcome(error=KeyboardInterrupt())
     except Exception as error:
         text = f"on {socket.gethostname()}:\n{traceback.format_exc()}"
-        return _Outcome(error=_picklable(error), trace=text)
+        return _Outcome(error=picklable(error), trace=text)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -441,14 +440,3 @@ def _reporting(board: Any, key: Any) -> Iterator[OnProgress]:
     finally:
         over.set()
         thread.join()
-
-
-def _picklable(error: Any) -> Any:
-    """An error or warning, in words where it cannot be sent."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return (UserWarning if isinstance(error, Warning) else RuntimeError)(
-            f"{type(error).__name__}: {error}"
-        )
-    return error
