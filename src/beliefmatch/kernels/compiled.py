@@ -64,12 +64,14 @@ def _loss_and_grad(
     if numbers is not None:
         prior, kl_weight = numbers.tolist()
     options = Options(prior, kl_weight, dim, has_ids, ignore_index, cast(Reduction, reduction))
-    inputs = LossInputs(logits.detach(), targets, weight, priors, kl_weights, options)
+    inputs = LossInputs(logits, targets, weight, priors, kl_weights, options)
     if not _is_made_at_once(logits, upstream, reduction, wants_grad):
         with torch.no_grad():
             return kernels.loss(inputs), logits.new_empty(0)
     value, grad = kernels.loss_and_grad(inputs, upstream)
-    laid_out = empty_grad(logits, dim)
+    if grad.stride() == logits.stride():
+        return value, grad
+    laid_out = empty_grad(logits, dim)  # as the compiler has been told
     return value, grad if grad.stride() == laid_out.stride() else laid_out.copy_(grad)
 
 
