@@ -25,7 +25,11 @@ log = logging.getLogger("mkdocs.hooks.beliefmatch")
 PAGES_OF_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
 """Files of the repository that are pages of the site, by their address there."""
 _ADDRESSES = {"README.md": "index.md", **PAGES_OF_ROOT}
+_SOURCES = {address: source for source, address in PAGES_OF_ROOT.items()}
 _FOLDER_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<target>[^)\s#]+)\)")
+_CODE = "pre|code|math|svg|script|style"
+_NOT_PROSE = re.compile(rf"(<(?:{_CODE})[\s>].*?</(?:{_CODE})>|<[^>]*>)", re.DOTALL)
+_SPACE_IN_NUMBER = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=[\d.])")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -51,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def _gallery_files(script: Path, config: MkDocsConfig) -> Iterator[File]:
     """The page of a script, and the two forms in which one takes it home."""
     cells, name = executed_cells(script), f"gallery/{script.stem}"
-    links = f"Take it home: [notebook]({script.stem}.ipynb), [script]({script.stem}.py)."
+    links = f"Download: [notebook]({script.stem}.ipynb), [script]({script.stem}.py)."
     yield File.generated(config, f"{name}.md", content=page_of(cells, downloads=links))
     yield File.generated(config, f"{name}.ipynb", content=notebook(cells))
     yield File.generated(config, f"{name}.py", abs_src_path=f"{script}")
@@ -66,6 +70,16 @@ def _linked_files(files: Files) -> set[str]:
             if target not in _ADDRESSES and not target.startswith("docs/") and (ROOT / target).is_file():
                 found.add(target)
     return found
+
+
+def on_pre_page(page: Page, config: MkDocsConfig, **_: Any) -> Page:
+    """Let the edit button of a generated page lead to its source."""
+    source = _SOURCES.get(page.file.src_uri)
+    if page.file.generated_by and page.file.src_uri.startswith("gallery/"):
+        source = f"examples/{PurePosixPath(page.file.src_uri).with_suffix('.py')}"
+    if source:
+        page.edit_url = f"{config.repo_url}/edit/main/{source}"
+    return page
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -91,8 +105,7 @@ def _rewritten(page: str, link: re.Match[str]) -> str:
 
 def _in_repository(page: str, target: str) -> str:
     """Path in the repository of what a page links to."""
-    sources = {address: source for source, address in PAGES_OF_ROOT.items()}
-    path = PurePosixPath(sources.get(page, f"docs/{page}")).parent / target
+    path = PurePosixPath(_SOURCES.get(page, f"docs/{page}")).parent / target
     return os.path.normpath(f"{path}").replace(os.sep, "/")
 
 
@@ -101,5 +114,7 @@ def _relative(address: str, page: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Render the formulas."""
-    return with_mathml(html)
+    """Render the formulas, and keep numbers on one line with their units and deviations."""
+    pieces = _NOT_PROSE.split(with_mathml(html))
+    pieces[::2] = [_SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", text) for text in pieces[::2]]
+    return "".join(pieces)
