@@ -30,6 +30,7 @@ _FOLDER_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<target>[^)\s#]+)
 _CODE = "pre|code|math|svg|script|style"
 _NOT_PROSE = re.compile(rf"(<(?:{_CODE})[\s>].*?</(?:{_CODE})>|<[^>]*>)", re.DOTALL)
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
+_POWER = re.compile(r"\d[\d.]*e-\d+")
 _SPACE_IN_NUMBER = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=[\d.])")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
@@ -117,9 +118,13 @@ def _relative(address: str, page: str) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Render the formulas, and keep options, and numbers with their units and deviations, on one line."""
     pieces = _NOT_PROSE.split(with_mathml(html))
-    pieces[::2] = [_SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", text) for text in pieces[::2]]
-    return "".join(_with_whole_options(one) if one.startswith("<code>") else one for one in pieces)
+    for i, piece in enumerate(pieces):
+        if i % 2 == 0:
+            pieces[i] = _unbroken(_POWER, _SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", piece))
+        elif piece.startswith("<code>"):
+            pieces[i] = _unbroken(_OPTION, piece)
+    return "".join(pieces)
 
 
-def _with_whole_options(code: str) -> str:
-    return _OPTION.sub(r'<span class="option">\g<0></span>', code)
+def _unbroken(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(r'<span class="unbroken">\g<0></span>', text)
