@@ -27,8 +27,10 @@ PAGES_OF_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.
 _ADDRESSES = {"README.md": "index.md", **PAGES_OF_ROOT}
 _SOURCES = {address: source for source, address in PAGES_OF_ROOT.items()}
 _FOLDER_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<target>[^)\s#]+)\)")
-_CODE = "pre|code|math|svg|script|style"
-_NOT_PROSE = re.compile(rf"(<(?:{_CODE})[\s>].*?</(?:{_CODE})>|<[^>]*>)", re.DOTALL)
+_PIECE = re.compile(
+    r"<(?P<opaque>pre|math|svg|script|style)\b.*?</(?P=opaque)>|(?P<code><code\b.*?</code>)|<[^>]*>|[^<]+",
+    re.DOTALL,
+)
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
 _POWER = re.compile(r"\d[\d.]*e-\d+")
 _SPACE_IN_NUMBER = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=[\d.])")
@@ -117,13 +119,15 @@ def _relative(address: str, page: str) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Render the formulas, and keep options, and numbers with their units and deviations, on one line."""
-    pieces = _NOT_PROSE.split(with_mathml(html))
-    for i, piece in enumerate(pieces):
-        if i % 2 == 0:
-            pieces[i] = _unbroken(_POWER, _SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", piece))
-        elif piece.startswith("<code>"):
-            pieces[i] = _unbroken(_OPTION, piece)
-    return "".join(pieces)
+    return _PIECE.sub(_with_whole_numbers, with_mathml(html))
+
+
+def _with_whole_numbers(piece: re.Match[str]) -> str:
+    if piece["code"]:
+        return _unbroken(_OPTION, piece[0]) if piece[0].startswith("<code>") else piece[0]
+    if piece[0].startswith("<"):
+        return piece[0]
+    return _unbroken(_POWER, _SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", piece[0]))
 
 
 def _unbroken(pattern: re.Pattern[str], text: str) -> str:
