@@ -11,12 +11,12 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 .PHONY: help setup demo test test-slow check lint types doctest snippets format wheels docs bench bench-gpu clean
 
 help:
-	@echo "make demo       train five methods on embedded digits and set them side by side"
+		@echo "make demo       train and compare five methods on embedded digits"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, codespell, pyright, doctests, documentation snippets, gallery, tests"
 	@echo "make wheels     build the wheel and try it in a clean environment of each Python present"
 	@echo "make docs       build the documentation site into site/ (two minutes)"
-	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
+		@echo "make bench      time and memory compared with torch's cross-entropy and other packages (ten minutes)"
 	@echo "make bench-gpu  the same on a GPU (two minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Abstain at a risk
 #
-# A classifier may answer only where at most 5 % of the answers are wrong. It hands all other examples to a person. How
-# many can it answer, and does the promise hold?
+# A classifier answers so that at most 5 % of its answers are wrong, and leaves all other examples to a person. How
+# many can it answer, and does the guarantee hold?
 
 # %%
 import torch
@@ -22,8 +22,8 @@ model = BeliefClassifier((), random_state=0).fit(X_train, y_train)
 # %% [markdown]
 # ## One split
 #
-# Half of the remaining images find the threshold, the other half are new. The images that find the threshold must not
-# have chosen anything else.
+# Half of the remaining images determine the threshold, and the other half serve as new images. The images that
+# determine the threshold must not be used for any other choice.
 
 # %%
 belief, target = model.belief(X_rest), torch.tensor(y_rest)
@@ -41,8 +41,8 @@ print(f"error among the answers  {wrong[answered].float().mean():.3f}")
 # %% [markdown]
 # ## Risk against coverage
 #
-# The curve shows the error among the surest examples as more of them are answered. The threshold is cautious: it leaves
-# room for the chance in 800 held-out images.
+# The curve shows the error among the most confident examples as more of them are answered. The threshold is
+# cautious: it allows for chance in 800 held-out images.
 
 # %%
 confidence, correct = belief[new].confidence, ~wrong

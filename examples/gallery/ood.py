@@ -1,7 +1,7 @@
 # %% [markdown]
 # # OOD input
 #
-# A classifier learns the digits 0 to 7. Which score finds the digits 8 and 9, digits that are turned, patches of
+# A classifier learns the digits 0 to 7. Which score detects the digits 8 and 9, rotated digits, patches of
 # photographs, and noise? The answer differs from set to set, so test scores on your own data.
 
 # %%
@@ -25,7 +25,7 @@ photograph = torch.tensor(load_sample_images().images[0]).float().mean(2) / 255
 patches = photograph.unfold(0, 8, 8).unfold(1, 8, 8).reshape(-1, 64)
 ood = {
     "8 and 9": images[~known],
-    "turned": images[test].view(-1, 8, 8).rot90(1, (1, 2)).reshape(-1, 64),
+    "rotated": images[test].view(-1, 8, 8).rot90(1, (1, 2)).reshape(-1, 64),
     "patches": patches[torch.randperm(len(patches), generator=chance)[:400]],
     "noise": torch.rand(400, 64, generator=chance),
 }
@@ -54,9 +54,10 @@ models = {
 # %% [markdown]
 # ## Compare scores
 #
-# AUROC is the probability that an OOD example scores higher than a test example. At 0.5 a score is blind, and below it
-# the network is *surer* of OOD input. Mutual information reads the width of a Dirichlet, so it exists for belief
-# matching alone. The distance compares inputs of the last layer with those of the training images.
+# AUROC is the probability that an OOD example scores higher than a test example. At 0.5 a score is no better than
+# chance. Below 0.5 the network is *more* confident about OOD input. Mutual information reads the width of a
+# Dirichlet, so it exists for belief matching alone. The distance compares inputs of the last layer with those of
+# the training images.
 
 # %%
 rows = {}
@@ -90,10 +91,10 @@ for name, areas in rows.items():
     print(f"{name:36}" + "".join(f"{area:9.3f}" for area in areas))
 
 # %% [markdown]
-# Every score finds the digits 8 and 9. Turned digits mislead all scores that read logits, and noise misleads the energy
-# and the mutual information of belief matching: the network is surer of them than of digits. A part of the reason is
-# that some pixels are blank in all training images. Their weights keep random initial values, which answer when such a
-# pixel lights up. With these pixels blanked the energy does better:
+# Every score detects the digits 8 and 9. Rotated digits mislead all scores that read logits, and noise misleads the
+# energy and the mutual information of belief matching: the network is more confident about them than about digits.
+# One reason is that some pixels are blank in all training images. Their weights keep random initial values, which
+# affect the logits when such a pixel is not blank. If these pixels are set to zero, the energy does better:
 
 # %%
 blank = images[train].std(0) < 0.03
@@ -101,7 +102,7 @@ energy = metrics.SCORES["energy"]
 with torch.no_grad():
     model = models["belief matching"]
     inside = energy(logits=model(images[test]))
-    for name in ("turned", "noise"):
+    for name in ("rotated", "noise"):
         area = metrics.auroc(
             inside, energy(logits=model(ood[name].masked_fill(blank, 0)))
         )
@@ -110,7 +111,7 @@ with torch.no_grad():
 # %% [markdown]
 # ## Look at one score
 #
-# The densities show what the number means: how far the two sets overlap.
+# The densities show how far the scores of the two sets overlap:
 
 # %%
 figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")

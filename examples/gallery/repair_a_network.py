@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Repair a network
 #
-# A network was trained too long and is too sure of itself. `adapt` refits its last layer on the same training data, lets
+# A network was trained too long and is overconfident. `adapt` refits its last layer on the same training data, lets
 # held-out data choose the strength, and compares the result with the usual remedies.
 
 # %%
@@ -36,9 +36,9 @@ better = beliefmatch.adapt(model, train, validation=val, test=test, choose="best
 print(better.summary())
 
 # %% [markdown]
-# `choose="best"` delivers the head of the lowest validation NLL, whichever method it is. The default delivers the best
-# belief-matching head. The summary shows all of them in any case, and the head that was chosen need not be the best on
-# the test data.
+# `choose="best"` delivers the head of the lowest validation NLL, whichever method it is. The default delivers the
+# best belief-matching head. The summary shows all of them in any case, and the head that was chosen need not be the
+# best on the test data.
 #
 # ## Before and after
 

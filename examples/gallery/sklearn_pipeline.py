@@ -44,7 +44,7 @@ print(
 # %% [markdown]
 # ## Compare
 #
-# The same folds for both, as for any pair of scikit-learn classifiers.
+# Both classifiers use the same folds.
 
 # %%
 folds = RepeatedStratifiedKFold(n_splits=4, n_repeats=2, random_state=0)
@@ -87,7 +87,7 @@ print(
 # ## Far from the data
 #
 # The belief of a linear model is *sharper* far from the data, not wider: the logits grow with the distance. The
-# confidence in pure noise shows it. Use a distance of the features to find such rows.
+# confidence on pure noise shows this. Use a distance of the features to detect such rows.
 
 # %%
 rng = np.random.default_rng(0)

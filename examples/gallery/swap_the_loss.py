@@ -2,7 +2,7 @@
 # # Swap the loss
 #
 # A small network learns scikit-learn's digits three times: with cross-entropy, with label smoothing and with belief
-# matching. Everything else is the same. Noise makes the images hard, so that cross-entropy becomes too sure.
+# matching. Everything else is the same. Noise makes the images hard, so that cross-entropy becomes overconfident.
 
 # %%
 import torch
@@ -40,7 +40,8 @@ def trained(criterion: nn.Module) -> torch.Tensor:
 
 
 # %% [markdown]
-# The strength of belief matching is the confidence that its optimum gives to a label. The validation images choose it.
+# The strength of belief matching is the confidence that its optimum gives to a label. The validation images choose
+# it.
 
 # %%
 beliefs = {
@@ -109,8 +110,9 @@ figure
 # %% [markdown]
 # ## What belief matching adds
 #
-# The optimum of belief matching has the same mean as that of matched label smoothing, so expect no miracle from the mean.
-# The belief also has a width. Here it is for the three test images with the largest mutual information:
+# The optimum of belief matching has the same mean as that of matched label smoothing, so do not expect better
+# probabilities. But the belief also has a width. These are the three test images with the largest mutual
+# information:
 
 # %%
 belief = Belief(logits["belief matching"])

@@ -36,7 +36,7 @@ print(f"mean share of the nine votes that the leading class has: {agree:.2f}")
 # %% [markdown]
 # ## Learn from three votes an image
 #
-# The network never sees a single right label, only the counts.
+# The network never sees a correct label, only the counts.
 
 # %%
 model = BeliefClassifier((), kl_weight=0.01, random_state=0).fit(
@@ -52,8 +52,8 @@ print(f"error against the true labels: {error:.3f}")
 # %% [markdown]
 # ## Fit the scale
 #
-# How many votes is the model worth? The scatter of the votes on held-out images tells. Without this step the belief is
-# far too sure to listen to people.
+# `fit_scale` determines from the votes on held-out images how many votes the model is worth. Without this step the
+# belief is so concentrated that further votes hardly change it.
 
 # %%
 scale = fit_scale(logits["val"], votes[val, :5].sum(1))
@@ -64,7 +64,8 @@ print(
 )
 
 # %% [markdown]
-# The later votes evaluate the belief: the plot shows their mean log-likelihood after none, one, two... of the first five votes.
+# The later votes test the belief. The plot shows their mean log-likelihood after none, one, two... of the first
+# five votes.
 
 # %%
 later = votes[test, 5:].sum(1)
@@ -97,8 +98,8 @@ figure
 # %% [markdown]
 # ## Which image needs another vote
 #
-# After one vote the expected information of a second one ranks the images. Asking about the best fifth changes far more
-# decisions than asking about the others.
+# After one vote the expected information of a second one ranks the images. Asking about the best fifth changes far
+# more decisions than asking about the others.
 
 # %%
 one = votes[test, :1].sum(1)
@@ -115,4 +116,4 @@ print(
 print(f"{changed[fifth:].mean():.3f} of the others")
 
 # %% [markdown]
-# Next: [learn from votes](../how-to/votes.md), [a simplex to play with](../concepts/simplex.md).
+# Next: [learn from votes](../how-to/votes.md), [the interactive simplex](../concepts/simplex.md).

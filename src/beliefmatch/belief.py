@@ -50,19 +50,19 @@ class Belief:
     As in `torch.distributions`, the parameters and moments of the distribution and the prediction they
     imply are properties: `alpha`, `log_alpha`, `precision`, `log_precision`, `probs` (the mean), `variance`,
     `covariance`, `confidence`, `predictions`. Everything else is a method: measures in nats such as
-    `entropy()`, probabilities found by quadrature, and whatever takes an argument.
+    `entropy()`, probabilities computed by quadrature, and everything that takes an argument.
 
-    All of them work on a batch and drop the class dimension where they return one number a sample.
+    All of them work on a batch, and drop the class dimension if they return one number per sample.
     `belief[3]`, `belief[:10]` and `belief[mask]` index the batch, never the classes; `len`, iteration, `cat`
-    and `stack` do the same. Half-precision logits are lifted to float32. `docs/uncertainty.md` explains what
-    the numbers mean and what they do not: the spread of this Dirichlet is a score for OOD input, not a
-    posterior over what more data would teach.
+    and `stack` do the same. Half-precision logits are converted to float32. `docs/uncertainty.md` explains
+    what the numbers mean and what they do not: the spread of this Dirichlet is a score for OOD input. It does
+    not say what more training data would change.
 
     Args:
         logits: ln α of any shape; the output of a network trained with `belief_matching_loss`. Not copied
             unless they are of half precision or `scale` is not 1.
-        scale: factor on α. A network trained with `kl_weight` λ and prior 1 holds a belief on the scale
-            of the data at `scale=λ`: the mean stays, the spread grows.
+        scale: factor on α. For a network trained with `kl_weight` λ and prior 1, `scale=λ` counts one label
+            as one vote: the mean stays, the spread grows.
         dim: the class dimension (1 for segmentation logits (N, K, H, W)).
 
     Example:
@@ -210,12 +210,12 @@ class Belief:
 
     @property
     def log_precision(self) -> Tensor:
-        """ln α₀; higher is surer. Finite where `precision` saturates."""
+        """ln α₀; higher is more certain. Finite where `precision` saturates."""
         return self.log_alpha.logsumexp(self.dim)
 
     @property
     def precision(self) -> Tensor:
-        """α₀ = Σα > 0, how concentrated the belief is about its mean; higher is surer (saturates)."""
+        """α₀ = Σα > 0, concentration of the belief about its mean; higher is more certain (saturates)."""
         return special.exp_saturating(self.log_precision)
 
     @property
@@ -234,7 +234,7 @@ class Belief:
 
     @property
     def confidence(self) -> Tensor:
-        """max E[p_k], in [1/K, 1]; higher is surer."""
+        """max E[p_k], in [1/K, 1]; higher is more certain."""
         return self.probs.amax(self.dim)
 
     @property
@@ -394,7 +394,7 @@ class Belief:
         calibration: "tuple[Belief | Tensor, Tensor] | None" = None,
         delta: float | None = None,
     ) -> Tensor:
-        """Which predictions not to make: True where the measure is on the uncertain side of a threshold.
+        """Predictions to withhold: True where the measure is on the uncertain side of a threshold.
 
         Below it for "confidence" and "precision", above it for the entropies and the mutual information.
         A measure that is NaN abstains. The threshold is given, or found on held-out data such that the error

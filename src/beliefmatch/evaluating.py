@@ -73,7 +73,7 @@ def evaluate(
         ood: Predictions for examples that belong to no class, by the name of their set. Of one model
             `{"svhn": array}`, of several `{"svhn": {"a": array, "b": array}}`; logits where the model has
             logits, else probabilities.
-        class_names: One name for each class; by default those that the headings of a data frame tell, such
+        class_names: One name for each class; by default those in the headings of a data frame, such
             as prob_cat or the texts of `targets`, else "0", "1", ...
         images: Images of the examples, of shape (N, H, W), (N, H, W, C) or (N, C, H, W), shown on the page
             for mistakes and uncertain examples.
@@ -353,8 +353,8 @@ class Evaluation:
 
         Args:
             figure: Name of one of `figures`, such as "reliability", "risk_coverage", "roc" or "confusion_0".
-                By default the reliability diagram beside the entropies of test and OOD examples, or beside
-                the risk-coverage curve where there are no OOD sets.
+                By default the reliability diagram with the entropies of test and OOD examples, or with
+                the risk-coverage curve if there are no OOD sets.
         """
         with _report_extra():
             from beliefmatch.report.figure import paper_canvas, side_by_side
@@ -365,7 +365,7 @@ class Evaluation:
         return paper_canvas(known[figure])
 
     def files(self, *, figures: str | Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
-        """Name and content of every file of a report; figures as "pdf", "svg" or "png" besides."""
+        """Name and content of every file of a report; also figures as "pdf", "svg" or "png"."""
         with _report_extra():
             import jinja2  # noqa: F401
 

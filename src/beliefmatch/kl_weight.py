@@ -48,23 +48,23 @@ def choose_kl_weight(
     prior: float = 1.0,
     max_rise: float = MAX_RISE,
 ) -> float:
-    """λ for a training of one's own, without training the network once for each value.
+    """Choose λ for your own training loop, without training the network once for each value.
 
-    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the
-    largest λ whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the
-    one that is most ready to doubt.
+    Linear belief matching heads are fitted to the features for a path of λ, with five-fold cross-validation.
+    The result is the largest λ whose NLL is at most `max_rise` above the lowest: of values that predict
+    equally well, the least confident one.
 
     Args:
         features: Rows (N, F), a tensor or array: inputs of the last layer or logits of a first network, on
-            rows that it was not trained on; on rows that it knows by heart, the classes look easier than they
-            are and λ comes out too small. The inputs of the network only where a linear model of them does
-            nearly as well as the network; a warning is issued where it does no better than the base rates.
+            rows that it was not trained on. On its training rows the classes look easier than they are, and
+            λ would be too small. Use the inputs of the network only if a linear model of them is nearly as
+            good as the network; a warning is issued if it is no better than the base rates.
         targets: Class ids (N,), integers from 0 without a gap, or counts (N, K), floating point. Counts state
             the number of classes, so that a class may be without votes.
         kl_weights: Values of λ to choose from. By default a path that starts where λ hardly matters and ends
             where the NLL rises.
         prior: β of the prior.
-        max_rise: Relative rise of the NLL that a larger λ may cost.
+        max_rise: Largest relative rise of the NLL above the lowest.
 
     Example:
         >>> import torch

@@ -53,7 +53,7 @@ def linear_belief_matching_loss(
     reduction: Reduction = "mean",
     batch_chunk_size: int | None = None,
 ) -> Tensor:
-    r"""The belief matching loss of a linear layer, without its logits of all rows in memory.
+    r"""The belief matching loss of a linear layer, without the logits of all rows in memory.
 
     .. math:: ℓ = \sum_k c_k\,(ψ(α_0) - ψ(α_k)) + λ\,\mathrm{KL}(\mathrm{Dir}(α)\,\|\,\mathrm{Dir}(β)),
               \qquad \ln α = W x + b
@@ -72,21 +72,21 @@ def linear_belief_matching_loss(
         kl_weight: λ ≥ 0, the weight of the prior; 0.01 if neither it nor `target_confidence` is given.
         target_confidence: instead of λ, the probability that the optimum gives to the label of one vote;
             see `belief_matching_loss`.
-        prior: β > 0: a number, one a class (K,), or a tensor that broadcasts to (..., K) with as many
-            dimensions as the features.
-        class_weight: one a class (K,); the `weight` of `belief_matching_loss`.
-        ignore_index: class id whose rows count for nothing. Not for counts.
+        prior: β > 0: a number, a tensor (K,) with one value per class, or a tensor that broadcasts to
+            (..., K) with as many dimensions as the features.
+        class_weight: one value per class (K,); the `weight` of `belief_matching_loss`.
+        ignore_index: class id whose rows are ignored. Not for counts.
         reduction: "mean", "sum" or "none".
         batch_chunk_size: rows in a chunk. By default 512, or as many as have four million logits if that is
             more.
 
     Returns:
-        A scalar, or for "none" one value a row; float64 for float64 features, else float32.
+        A scalar, or for "none" one value per row; float64 for float64 features, else float32.
 
     With `reduction="none"`, in float16, and when a backward pass is repeated (`retain_graph=True`), the
-    backward pass computes the logits of each chunk once more. Derivatives by `targets` or `prior`, second
-    derivatives, function transforms and `torch.compile` work on the logits of all rows.
-    Under `torch.autocast` the products are in its type; gradients of half precision are summed in float32.
+    backward pass computes the logits of each chunk again. Derivatives by `targets` or `prior`, second
+    derivatives, function transforms and `torch.compile` use the logits of all rows.
+    Under `torch.autocast` the products have its dtype; gradients of half precision are summed in float32.
 
     Example:
         >>> import torch

@@ -64,11 +64,11 @@ def belief_matching_loss(
               \qquad α = e^{\mathrm{logits}}
 
     Its minimum over free logits is the Bayes posterior α = β + c/λ. Predicted probabilities are
-    `softmax(logits)`, the mean of the belief; `Belief(logits)` reads the rest.
+    `softmax(logits)`, the mean of the belief. `Belief(logits)` has its other properties.
 
     Args:
         logits: ln α, of shape (K,), (N, K) or (N, K, d1, ...). Half precision is computed in
-            float32 or better, what there is one of in a row in double where the device has it.
+            float32 or better. Values of a whole row are computed in double if the device supports it.
         targets: class ids (integers, the logits' shape without K), or counts c ≥ 0 (floating point, the
             logits' shape): one-hot, soft or mixed labels, or the votes of many annotators. More votes
             weaken the prior.
@@ -76,18 +76,18 @@ def belief_matching_loss(
         target_confidence: instead of λ, the probability that the optimum gives to the label of one vote,
             between 1/K and 1; λ = (1 − p) / (β₀ (p − 1/K)). For an uneven prior, that of a class whose prior
             is the mean.
-        prior: β > 0: a number, one a class (K,), or a tensor that broadcasts to the logits' shape with
-            as many dimensions (one a sample, for instance from a teacher).
-        weight: one a class, as in `CrossEntropyLoss`. For ids it multiplies the whole loss of a sample;
-            for counts it multiplies the votes, and λ by their mean weight.
-        ignore_index: class id whose samples count for nothing. Not for counts.
+        prior: β > 0: a number, a tensor (K,) with one value per class, or a tensor that broadcasts to the
+            shape of the logits with as many dimensions (one prior per sample, for instance from a teacher).
+        weight: one value per class, as in `CrossEntropyLoss`. For ids it multiplies the whole loss of a
+            sample; for counts it multiplies the votes, and λ by their mean weight.
+        ignore_index: class id whose samples are ignored. Not for counts.
         reduction: "mean" (over the weights of the samples that are not ignored; for counts over the
             samples), "sum", or "none".
 
     Returns:
-        A scalar, or for "none" one value a sample; float64 for float64 logits, else float32. Finite for
+        A scalar, or for "none" one value per sample; float64 for float64 logits, else float32. Finite for
         finite logits (saturating at the largest finite value); NaN in a sample's logits gives NaN. As in
-        torch, the mean of nothing is NaN.
+        torch, the mean over no samples is NaN.
 
     Differentiable in `logits`, in `targets` if they are counts, and in `prior` (but λ derived from
     `target_confidence` is a constant).
@@ -219,7 +219,7 @@ def _most_votes(counts: Tensor, dim: int) -> float | None:
 
 
 class BeliefMatchingLoss(nn.Module):
-    """`belief_matching_loss` as a module, to stand where `torch.nn.CrossEntropyLoss` stood.
+    """`belief_matching_loss` as a module, in place of `torch.nn.CrossEntropyLoss`.
 
     Takes the options of the function; a tensor `weight` or `prior` moves with the module. `activation`,
     `decodes` and `y_int` are what fastai looks for in a loss, so that its predictions are probabilities.

@@ -119,17 +119,17 @@ def votes_log_likelihood(
 
 
 def fit_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> float:
-    """The factor on α = e^logits that makes the votes of an item likeliest, one after the other.
+    """Fit a factor on α = e^logits by maximum likelihood of the votes of each item.
 
-    A network's probabilities and the precision with which they hold are two things; this fits the second to
-    data, as temperature scaling fits the first. The means stay as they are: `Belief(logits, scale=s)`.
+    The factor is for `Belief(logits, scale=s)`. It fits the precision of the belief to data, as temperature
+    scaling fits the probabilities. The means do not change.
 
     Args:
         logits: ln α of validation items, of shape (N, K): items that the network was not trained on.
         counts: Votes for each class, whole numbers of the shape of the logits.
-        max_votes: Number of votes of an item that count. An item with more stands for all of its choices of
-            that many votes, in expectation, so that items with many votes do not outweigh the others and
-            the scale serves the first votes best.
+        max_votes: Number of votes of an item that count. An item with more votes counts as the average over
+            all choices of that many votes, so that items with many votes do not outweigh the others, and the
+            scale fits the first votes best.
 
     Returns:
         The scale s, between 1e-6 and 1e6. The ends of this range are returned with an `UnboundedScale`
@@ -241,10 +241,10 @@ def _warn_of_end(function: str, log_scale: float) -> None:
 
 
 def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
-    """ln α of the Dirichlet that makes the votes of all items likeliest, the same for each item: shape (K,).
+    """Fit one Dirichlet to the votes of all items by maximum likelihood; returns ln α of shape (K,).
 
-    What is known of an item's votes where no model tells the items apart. Half a vote for each class is
-    added, so that a class without votes stays possible.
+    It is the belief about an item if there is no model. Half a vote for each class is added, so that a class
+    without votes stays possible.
 
     Args:
         counts: Votes for each class, whole numbers of shape (N, K).
@@ -252,8 +252,8 @@ def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
 
     Returns:
         ln α. Its precision α₀ = Σα lies between 1e-6 and 1e6, whose ends are returned with an
-        `UnboundedScale` warning and the likeliest mean at that precision. Without items of two votes or more
-        nothing tells the precision, and α₀ is 1.
+        `UnboundedScale` warning and the likeliest mean at that precision. If no item has two votes or more,
+        α₀ is 1.
 
     Example:
         >>> import torch

@@ -25,7 +25,15 @@ log = logging.getLogger("mkdocs.hooks.beliefmatch")
 PAGES_OF_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
 """Files of the repository that are pages of the site, by their address there."""
 _ADDRESSES = {"README.md": "index.md", **PAGES_OF_ROOT}
+_SOURCES = {address: source for source, address in PAGES_OF_ROOT.items()}
 _FOLDER_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<target>[^)\s#]+)\)")
+_PIECE = re.compile(
+    r"<(?P<opaque>pre|math|svg|script|style)\b.*?</(?P=opaque)>|(?P<code><code\b.*?</code>)|<[^>]*>|[^<]+",
+    re.DOTALL,
+)
+_OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
+_POWER = re.compile(r"\d[\d.]*e-\d+")
+_SPACE_IN_NUMBER = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=[\d.])")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -51,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def _gallery_files(script: Path, config: MkDocsConfig) -> Iterator[File]:
     """The page of a script, and the two forms in which one takes it home."""
     cells, name = executed_cells(script), f"gallery/{script.stem}"
-    links = f"Take it home: [notebook]({script.stem}.ipynb), [script]({script.stem}.py)."
+    links = f"Download: [notebook]({script.stem}.ipynb), [script]({script.stem}.py)."
     yield File.generated(config, f"{name}.md", content=page_of(cells, downloads=links))
     yield File.generated(config, f"{name}.ipynb", content=notebook(cells))
     yield File.generated(config, f"{name}.py", abs_src_path=f"{script}")
@@ -66,6 +74,16 @@ def _linked_files(files: Files) -> set[str]:
             if target not in _ADDRESSES and not target.startswith("docs/") and (ROOT / target).is_file():
                 found.add(target)
     return found
+
+
+def on_pre_page(page: Page, config: MkDocsConfig, **_: Any) -> Page:
+    """Let the edit button of a generated page lead to its source."""
+    source = _SOURCES.get(page.file.src_uri)
+    if page.file.generated_by and page.file.src_uri.startswith("gallery/"):
+        source = f"examples/{PurePosixPath(page.file.src_uri).with_suffix('.py')}"
+    if source:
+        page.edit_url = f"{config.repo_url}/edit/main/{source}"
+    return page
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -91,8 +109,7 @@ def _rewritten(page: str, link: re.Match[str]) -> str:
 
 def _in_repository(page: str, target: str) -> str:
     """Path in the repository of what a page links to."""
-    sources = {address: source for source, address in PAGES_OF_ROOT.items()}
-    path = PurePosixPath(sources.get(page, f"docs/{page}")).parent / target
+    path = PurePosixPath(_SOURCES.get(page, f"docs/{page}")).parent / target
     return os.path.normpath(f"{path}").replace(os.sep, "/")
 
 
@@ -101,5 +118,17 @@ def _relative(address: str, page: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Render the formulas."""
-    return with_mathml(html)
+    """Render the formulas, and keep options, and numbers with their units and deviations, on one line."""
+    return _PIECE.sub(_with_whole_numbers, with_mathml(html))
+
+
+def _with_whole_numbers(piece: re.Match[str]) -> str:
+    if piece["code"]:
+        return _unbroken(_OPTION, piece[0]) if piece[0].startswith("<code>") else piece[0]
+    if piece[0].startswith("<"):
+        return piece[0]
+    return _unbroken(_POWER, _SPACE_IN_NUMBER.sub("\N{NO-BREAK SPACE}", piece[0]))
+
+
+def _unbroken(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(r'<span class="unbroken">\g<0></span>', text)

@@ -1,7 +1,7 @@
 """LaTeX to MathML when the site is built, so that pages need no script and no fonts for their formulas.
 
-Pages and docstrings write `$...$` and `$$...$$`; docstrings also write `.. math::`, as their readers in a
-terminal are used to. `pymdownx.arithmatex` finds the formulas and marks them.
+Pages and docstrings write `$...$` and `$$...$$`; docstrings also write `.. math::` and the role `:math:`, as
+their readers in a terminal are used to. `pymdownx.arithmatex` finds the formulas and marks them.
 """
 
 import html
@@ -16,6 +16,7 @@ __all__ = ["DirectiveExtension", "with_mathml"]
 _MARKED = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<kind>[(\[])(?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
+_ROLE = re.compile(r":math:`(?P<latex>[^`]+)`")
 _DIRECTIVE = re.compile(r"^(?P<indent> *)\.\. math::(?P<rest>.*)$")
 
 
@@ -35,7 +36,7 @@ def _mathml(found: re.Match[str]) -> str:
 
 
 class DirectiveExtension(Extension):
-    """Reads `.. math::` of docstrings as `$$`."""
+    """Reads `.. math::` of docstrings as `$$`, and the role as `$`."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
         """Register the preprocessor, before every other."""
@@ -50,7 +51,7 @@ class _Directive(Preprocessor):
             line = rest.pop(0)
             found = _DIRECTIVE.match(line)
             if found is None:
-                made.append(line)
+                made.append(_ROLE.sub(r"$\g<latex>$", line))
                 continue
             indent, latex = found["indent"], [found["rest"].strip()]
             while rest and not rest[0].strip() and not any(latex):

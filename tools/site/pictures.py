@@ -80,7 +80,7 @@ def _posterior() -> Figure:
 
 
 def _beliefs() -> Figure:
-    alpha = {"sure of A": [30, 1, 1], "sure of a toss-up": [20, 20, 20], "no idea": [1, 1, 1]}
+    alpha = {"certain of A": [30, 1, 1], "certain of equal chances": [20, 20, 20], "no idea": [1, 1, 1]}
     made = {}
     for title, values in alpha.items():
         belief = Belief(torch.tensor(values).double().log())

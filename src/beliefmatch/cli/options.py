@@ -513,7 +513,7 @@ PanelSize = Annotated[int, Sets("panel"), _option("N",
 MajorityConfidence = Annotated[float, Sets("confidence"), _option("P",
     "Minimum probability that a class wins the panel for an item to be settled.")]
 Simulate = Annotated[bool, _option("--simulate",
-    "Replay the votes in hand to show what stopping early would have saved.")]
+    "Replay the given votes to show what stopping early would have saved.")]
 Repetitions = Annotated[int, Sets("repetitions"), _option("N", "Number of replays, each in another order.")]
 ReplaySeed = Annotated[int, Sets("seed"), _option("N", "Seed of the order of votes in replays.")]
 VotesForm = Annotated[str, _option("FORM",

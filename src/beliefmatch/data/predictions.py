@@ -125,7 +125,7 @@ class Predictions:
 
         Args:
             logits: Logits, shape (N, K), or a `Belief`; either these or `probs`. Of a data frame, headings
-                such as logit_cat, or that are the names of classes, tell the classes as those of a file do.
+                such as logit_cat, or that are the names of classes, name the classes as those of a file do.
             probs: Probabilities, shape (N, K).
             targets: Class ids, or texts among `class_names`, shape (N,); None for OOD examples.
             images: Images of the examples, for thumbnails.

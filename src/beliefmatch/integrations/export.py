@@ -109,7 +109,7 @@ OUTPUTS: dict[str, _Output] = {
     ),
     "precision": _Output(
         lambda z: special.exp_saturating(_log_precision(z)),
-        "Sum α₀ of the concentrations; higher is surer.",
+        "Sum α₀ of the concentrations; higher is more certain.",
         needs_belief=True,
         tolerance_floor=0.0,
     ),

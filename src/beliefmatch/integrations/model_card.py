@@ -54,7 +54,7 @@ def model_card(
     """The model card of an evaluated, adapted or trained model.
 
     Its metadata hold accuracy, NLL, Brier score and expected calibration error as evaluation results, which
-    the Hub shows beside the model. Its text depends on the record. An evaluation gives its verdict and its
+    the Hub shows next to the model. Its text depends on the record. An evaluation gives its verdict and its
     tables, an adaptation its verdict, tables and caveats, and a run one table of test scores. A section on
     use follows for an adaptation or a run whose logits are log-concentrations of a Dirichlet. Nothing is
     sent: `card.save("README.md")` writes the card, and `card.push_to_hub(repo_id)` uploads it. The card

@@ -78,7 +78,7 @@ def reliability_bins(
         n_bins: number M of bins.
         scheme: "width" for the bins (i/M, (i+1)/M], a confidence of 0 counting in the first; "mass" for
             bins of N/M examples in order of confidence, sizes differing by at most one. Examples of the
-            same confidence that fall into two bins share their hits evenly, so that their order is moot.
+            same confidence that fall into two bins share their hits evenly, so their order does not matter.
 
     >>> import torch
     >>> bins = reliability_bins(torch.tensor([0.5, 0.75, 1.0]), torch.tensor([True, False, True]), n_bins=4)
@@ -197,7 +197,7 @@ def debiased_calibration_error(preds: Tensor, target: Tensor, *, n_bins: int = 1
 
 
 class Overconfidence(NamedTuple):
-    """How much surer than right, and where."""
+    """Mean confidence minus accuracy, and its parts in overconfident and underconfident bins."""
 
     signed: float
     """Mean confidence less accuracy, in [−1, 1]; positive is overconfident."""

@@ -28,7 +28,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     Tied confidences share their mistakes evenly: the risk is the mean over their orders.
 
     Args:
-        confidence: any score, shape (N,), higher where surer.
+        confidence: any score, shape (N,), higher where more confident.
         correct: whether each prediction is right, shape (N,).
 
     >>> import torch
@@ -75,7 +75,7 @@ def coverage_at_risk(
     set and that was used for nothing else.
 
     Args:
-        confidence: any score of the held-out predictions, shape (N,), higher where surer.
+        confidence: any score of the held-out predictions, shape (N,), higher where more confident.
         correct: whether each is right, shape (N,).
         risk: error rate that the answers must not exceed.
         delta: probability with which the guarantee may fail.
