@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
+from beliefmatch._torch_state import fitting
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import (
     describe,
@@ -352,7 +353,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """What was fitted before stays, where the block fails."""
         before = dict(self.__dict__)
         try:
-            yield
+            with fitting():
+                yield
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -607,7 +609,7 @@ def _fold_networks(
 ) -> list[_Fit]:
     """For each candidate the networks of all folds."""
     copies = len(folds)
-    kept, held = torch.zeros(2, copies, len(data.rows))
+    kept, held = torch.zeros(2, copies, len(data.rows), dtype=torch.float32)
     for number, fold in enumerate(folds):
         kept[number, fold.fitted], held[number, fold.held_out] = 1, 1
     kept, held = kept * data.weights, held * data.weights * data.scorable
