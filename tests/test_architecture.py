@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     ("ground", "_errors"),
     ("ground", "_utils"),
-    ("ground", "_coefficients _environment _files _png _validate resampling"),
+    ("ground", "_coefficients _environment _files _png _torch_state _validate resampling"),
     ("ground", "_config"),
     ("L0", "_special"),
     ("L0", "_rows"),

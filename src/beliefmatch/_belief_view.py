@@ -149,7 +149,7 @@ def _simplex(item: BeliefItem) -> str:
 def _density(item: BeliefItem) -> str:
     """The density on the triangle as a PNG whose opacity grows with its ratio to the uniform density."""
     points, inside = _grid()
-    log_alpha = torch.tensor(item.log_alpha, dtype=torch.float64)
+    log_alpha = torch.tensor(item.log_alpha, dtype=torch.float64, device="cpu")
     ratio = (dirichlet.log_prob(log_alpha, points) - math.log(2.0)).clamp(max=20.0).exp().numpy()
     opacity = 0.9 * -np.expm1(-0.35 * np.nan_to_num(ratio)) * inside
     pixels = np.empty((*inside.shape, 4), dtype=np.uint8)

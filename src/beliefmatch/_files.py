@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -73,9 +74,10 @@ def directory_in_use(name: str, *, caller: str, argument: str = "out") -> Iterat
 def atomic_write(path: Path, content: bytes) -> None:
     """Write a file through a neighbour, so that no reader and no crash sees half of it.
 
-    An error names the file, as that of a full disk does not by itself.
+    Each call has a neighbour of its own: threads share a process id, and so may two containers that share a
+    file system. An error names the file, as that of a full disk does not by itself.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with part.open("wb") as file:
             file.write(content)

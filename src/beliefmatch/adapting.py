@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._files import directory_in_use
+from beliefmatch._torch_state import on_cpu
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_data
@@ -52,7 +53,8 @@ class Adapted(BeliefMixin):
         """
         with needs("rich", extra="report", caller="summary"):
             from beliefmatch.report.adaptation import adaptation_summary
-        made = score_adaptation(self.adaptation, model_name=_name(self), settings=WITHOUT_EXAMPLES)
+        with on_cpu():
+            made = score_adaptation(self.adaptation, model_name=_name(self), settings=WITHOUT_EXAMPLES)
         return adaptation_summary(made.record, made.evaluations)
 
     def report(
@@ -82,7 +84,7 @@ class Adapted(BeliefMixin):
             fact = f"`directory` must not be that of `beliefmatch adapt` or of a run, got {directory}"
             raise fail("report", f"{fact}, whose network would be lost; choose another.")
         head = head_file(self.adaptation, self)
-        with directory_in_use(str(directory), caller="report", argument="directory") as place:
+        with on_cpu(), directory_in_use(str(directory), caller="report", argument="directory") as place:
             made = score_adaptation(
                 self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
             )

@@ -21,6 +21,7 @@ from beliefmatch._validate import (
     is_inspectable,
     naming_arguments,
     require_choice,
+    require_device,
     require_finite_number,
     require_floating,
     require_index,
@@ -324,11 +325,18 @@ class Belief:
         if n < 1:
             raise fail("Belief.sample", f"`n` must be a positive integer, got {n!r}.")
         rows = split(self.log_alpha.detach(), self.dim)
-        z = rows.z.nan_to_num().clamp(-600.0, 600.0).expand(n, *rows.z.shape)
-        # Gamma(α) = Gamma(1+α) · U^(1/α)
-        log_gamma = Gamma(1 + z.exp(), torch.ones_like(z), validate_args=False).sample().log()
-        log_draw = log_gamma - torch.empty_like(z).exponential_() * (-z).exp()
-        draws = log_draw.softmax(self.dim + 1).masked_fill(rows.top.isnan(), torch.nan)
+        dim, top = self.dim + 1, rows.top.nan_to_num()
+        z = rows.z.nan_to_num().expand(n, *rows.z.shape)
+        limit = special.largest_exponent(z.dtype)
+        # Gamma(α) = Gamma(1+α) · U^(1/α). Where e^z is near overflow, Gamma(1+α) = α in every digit.
+        some = z.clamp(max=0.8 * limit)
+        log_gamma = Gamma(1 + some.exp(), torch.ones_like(z), validate_args=False).sample().log()
+        log_gamma = torch.where(z > some, z, log_gamma)
+        # −ln(U)/α in units of 1/α of the largest class, less that of the class that wins at tiny α: its
+        # difference to the others is kept where 1/α overflows.
+        waits = torch.empty_like(z).exponential_() * (top - z).clamp(max=0.99 * limit).exp()
+        delays = (waits - waits.amin(dim, keepdim=True)) * special.exp_saturating(-top)
+        draws = (log_gamma - delays).softmax(dim).masked_fill(rows.top.isnan(), torch.nan)
         return draws.to(self.log_alpha.dtype)
 
     def log_prob(self, p: Tensor) -> Tensor:
@@ -338,6 +346,7 @@ class Belief:
         """
         name, dim = "Belief.log_prob", self.dim - self.log_alpha.dim()
         require_floating(name, "p", p)
+        require_device(name, "p", p, self.log_alpha)
         try:
             torch.broadcast_shapes(p.shape, self.log_alpha.shape)
             fits = p.shape[dim] == self.num_classes
@@ -369,6 +378,7 @@ class Belief:
         if tuple(counts.shape) != shape:
             received = tuple(counts.shape)
             raise fail("Belief.update", f"`counts` must have shape {shape}, got {received}.")
+        require_device("Belief.update", "counts", counts, self.log_alpha)
         if is_inspectable(counts):
             valid = counts.isfinite() & (counts >= 0)
             require_values("Belief.update", "counts", counts, valid, "finite and not negative")

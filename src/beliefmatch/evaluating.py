@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from beliefmatch._environment import needs
 from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory
+from beliefmatch._torch_state import on_cpu
 from beliefmatch._utils import OnProgress, require_name
 from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.data.predictions import Kind, Predictions
@@ -130,7 +131,9 @@ def evaluate(
         if on_progress is not None:
             on_progress(done / steps, description)
 
-    return Evaluation(evaluate_models(made, settings=config, class_names=classes, on_step=on_step))
+    with on_cpu():
+        records = evaluate_models(made, settings=config, class_names=classes, on_step=on_step)
+    return Evaluation(records)
 
 
 def _as_tuple(value: Any) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._labels import target_confidence_of
+from beliefmatch._torch_state import fitting, ordinary
 from beliefmatch._utils import short_repr
 from beliefmatch._validate import describe, fail, require_finite_number, require_values
 from beliefmatch.adaptation.adapt_config import AdaptConfig
@@ -76,9 +77,11 @@ def choose_kl_weight(
         >>> choose_kl_weight(features, targets)
         0.0032
     """
-    fitted = _fit(features, targets, kl_weights, prior, max_rise)
-    lowest = min(map(fitted.nll, fitted.heads))
-    if lowest > _UNINFORMATIVE * _base_rate_nll(_as_tensor("targets", targets)):
+    with fitting():
+        fitted = _fit(features, targets, kl_weights, prior, max_rise)
+        lowest = min(map(fitted.nll, fitted.heads))
+        base_rate_nll = _base_rate_nll(_as_tensor("targets", targets))
+    if lowest > _UNINFORMATIVE * base_rate_nll:
         message = (
             f"{_NAME}: a linear head on `features` predicts no better than the base rates of the classes"
         )
@@ -106,11 +109,12 @@ def kl_weight_path(
 
     Where several weight decays were tried with a λ, its NLL is the lowest of theirs.
     """
-    fitted = _fit(features, targets, kl_weights, prior, max_rise)
     lowest: dict[float, float] = {}
-    for head in fitted.heads:
-        kl_weight = head.candidate.kl_weight
-        lowest[kl_weight] = min(fitted.nll(head), lowest.get(kl_weight, math.inf))
+    with fitting():
+        fitted = _fit(features, targets, kl_weights, prior, max_rise)
+        for head in fitted.heads:
+            kl_weight = head.candidate.kl_weight
+            lowest[kl_weight] = min(fitted.nll(head), lowest.get(kl_weight, math.inf))
     return [
         KLWeightScore(one, target_confidence_of(one, fitted.prior, fitted.classes), lowest[one])
         for one in sorted(lowest)
@@ -199,7 +203,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
         if value.layout != torch.strided or value.is_meta:
             received = f"a {value.layout}".replace("torch.", "") if not value.is_meta else "a meta"
             raise fail(_NAME, f"`{name}` must be dense and hold values, got {received} tensor.", TypeError)
-        return value.detach().cpu()
+        return ordinary(value.detach().cpu())
     if isinstance(value, np.ma.MaskedArray):
         raise fail(_NAME, f"`{name}` must be an array without a mask, got a masked one.", TypeError)
     try:

@@ -85,12 +85,15 @@ def initial_layers(
     for number, (size, width) in enumerate(pairwise(sizes), 2):
         is_last = number == len(sizes)
         bound = (3 / size) ** 0.5 if is_last else (6 / size) ** 0.5  # He et al. 2015
-        weights = [torch.empty(width, size).uniform_(-bound, bound, generator=one) for one in generators]
-        layers.append((torch.stack(weights), torch.zeros(len(seeds), width)))
+        weight = torch.empty(len(seeds), width, size, dtype=torch.float32)
+        for one, generator in zip(weight, generators, strict=True):
+            one.uniform_(-bound, bound, generator=generator)
+        layers.append((weight, torch.zeros(len(seeds), width, dtype=torch.float32)))
     if len(layers) == 1:
         layers[0][0].zero_()  # convex: no symmetry to break
     for bias, candidate in zip(layers[-1][1], candidates, strict=True):
-        bias.copy_((torch.tensor(candidate.prior) + shares / candidate.kl_weight).log())
+        prior = torch.tensor(candidate.prior, dtype=torch.float32)
+        bias.copy_((prior + shares / candidate.kl_weight).log())
     return layers
 
 
@@ -178,7 +181,7 @@ class NetworkTraining:
     def change(self, candidates: Sequence[Candidate], learning_rate: float) -> None:
         """Use other λ, β, weight decays and another learning rate from the next step on."""
         self._loss = loss_of(candidates, self._shapes[-1][0])
-        self._decay = torch.tensor([one.weight_decay for one in candidates])
+        self._decay = torch.tensor([one.weight_decay for one in candidates], dtype=torch.float32)
         self._optimizer.param_groups[0]["lr"] = learning_rate
 
     @property

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
+from beliefmatch._torch_state import fitting
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import (
     describe,
@@ -261,6 +262,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if votes.shape[1] != len(self.classes_):
             expected = f"votes for {len(self.classes_)} classes"
             raise fail(_NAME, f"`y` must have {expected}, got {votes.shape[1]} columns.")
+        _column_names(y, self.classes_)
         predicted = self._log_alpha(X).argmax(1).numpy()
         weights = _check_sample_weight(sample_weight, votes, dtype=np.float64)
         has_votes = votes.sum(1) > 0
@@ -349,10 +351,11 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     @contextmanager
     def _kept_on_failure(self) -> Iterator[None]:
-        """What was fitted before stays, where the block fails."""
+        """What was fitted before stays, where the block fails, which changes none of it in place."""
         before = dict(self.__dict__)
         try:
-            yield
+            with fitting():
+                yield
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -405,19 +408,20 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         candidates = [_candidate(self.kl_weight_, self.weight_decay_, options.prior)] * members
         learning_rate = float(self.learning_rate)
         if hasattr(self, "_training"):
-            self._training.change(candidates, learning_rate)
+            training = deepcopy(self._training)  # the pass may fail halfway
+            training.change(candidates, learning_rate)
         else:
-            self._training = NetworkTraining(self._layers, candidates, learning_rate)
+            training = NetworkTraining(self._layers, candidates, learning_rate)
             self._random = check_random_state(self.random_state)
-        self._training.epoch(
+        training.epoch(
             data.rows,
             data.targets,
             data.weights.expand(members, -1),
             batch_size=self._schedule(data).batch_size,
             generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
         )
-        _require_finite(self._training.layers, learning_rate)
-        self._layers = self._training.layers
+        _require_finite(training.layers, learning_rate)
+        self._training, self._layers = training, training.layers
         self.n_iter_ += 1
 
     def _choose(self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int) -> None:
@@ -607,7 +611,7 @@ def _fold_networks(
 ) -> list[_Fit]:
     """For each candidate the networks of all folds."""
     copies = len(folds)
-    kept, held = torch.zeros(2, copies, len(data.rows))
+    kept, held = torch.zeros(2, copies, len(data.rows), dtype=torch.float32)
     for number, fold in enumerate(folds):
         kept[number, fold.fitted], held[number, fold.held_out] = 1, 1
     kept, held = kept * data.weights, held * data.weights * data.scorable

@@ -193,6 +193,30 @@ def test_samples_at_tiny_concentrations_are_corners_drawn_by_the_mean():
     assert draws[:, 1].mean().item() == pytest.approx(0.75, abs=0.015)
 
 
+@pytest.mark.parametrize(
+    "log_alpha",
+    [
+        (-1000.0, -990.0),
+        (-1000.0, -999.0, -998.5),
+        (-650.0, -649.0, -3000.0),
+        (-1e5, -1e5 + 0.5),
+        (-590.0, -588.0, -800.0),
+        (0.0, -700.0),
+        (610.0, 605.0, 609.0),
+        (570.0, 567.0, 565.0),
+        (1e5, 1e5 - 1, -1e5),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_samples_have_the_mean_of_the_belief_where_concentrations_overflow(log_alpha, dtype):
+    belief = Belief(torch.tensor(log_alpha, dtype=dtype))
+    draws = belief.sample(20_000).double()
+    torch.testing.assert_close(draws.sum(-1), torch.ones(20_000, dtype=DOUBLE), rtol=0, atol=1e-6)
+    probs = belief.probs.double()
+    allowed = 5 * (belief.variance.double() / 20_000).sqrt() + 1e-6  # five standard errors, and rounding
+    assert ((draws.mean(0) - probs).abs() <= allowed).all()
+
+
 def test_nan_in_a_row_leaves_the_samples_of_others_alone():
     draws = Belief(torch.tensor([[0.0, math.nan], [0.0, 1.0], [math.inf, 0.0]])).sample(3)
     assert draws.isnan().all(0).all(-1).tolist() == [True, False, True]
@@ -529,11 +553,13 @@ def test_integers_of_numpy_are_accepted():
         (lambda: THREE.log_prob(torch.tensor([1.5, -0.5, 0.0])), ValueError, "Belief.log_prob: `p`"),
         (lambda: IMAGES.log_prob(torch.ones(5, 3) / 3), ValueError, "Belief.log_prob: `p`"),
         (lambda: IMAGES.log_prob(torch.ones(3) / 3), ValueError, "Belief.log_prob: `p`"),
+        (lambda: THREE.log_prob(torch.ones(3, device="meta") / 3), ValueError, "Belief.log_prob: `p`"),
         (lambda: THREE.kl(torch.zeros(3)), TypeError, "Belief.kl: `other`"),
         (lambda: THREE.kl(Belief(torch.zeros(4))), ValueError, "dirichlet_kl: .*`q_logits`"),
         (lambda: THREE.update(-torch.ones(3)), ValueError, "Belief.update: `counts`"),
         (lambda: THREE.update(torch.ones(2)), ValueError, "Belief.update: `counts`"),
         (lambda: THREE.update([1, 2, 3]), TypeError, "Belief.update: `counts`"),
+        (lambda: THREE.update(torch.ones(3, device="meta")), ValueError, "Belief.update: `counts`"),
         (lambda: THREE.abstain(0.5, measure="vibes"), ValueError, "Belief.abstain: `measure`"),
         (lambda: THREE.abstain("0.5"), TypeError, "Belief.abstain: `threshold`"),
         (lambda: THREE.abstain(90), ValueError, "Belief.abstain: `threshold` must be a probability"),

@@ -1,10 +1,11 @@
 """Directories that are written as a whole: all files or none, and no file of somebody else is removed."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from beliefmatch._files import LEDGER, atomic_write_dir
+from beliefmatch._files import LEDGER, atomic_write, atomic_write_dir
 
 
 def names(place):
@@ -73,3 +74,31 @@ def test_a_report_that_fails_removes_nothing(tmp_path):
     with pytest.raises(OSError, match="no space"):
         atomic_write_dir(tmp_path, broken())
     assert names(tmp_path) == [LEDGER, "a.json"] and DIGEST in (tmp_path / LEDGER).read_text()
+
+
+def test_a_file_that_two_threads_write_is_always_that_of_one(tmp_path):
+    path, contents = tmp_path / "a.json", [letter * 500_000 for letter in (b"a", b"b", b"c")]
+    atomic_write(path, contents[0])
+
+    def write_and_read(content):
+        for _ in range(15):
+            atomic_write(path, content)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write_and_read, contents))  # with the error of each
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_write_that_fails_leaves_the_file_and_no_neighbour(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    atomic_write(path, b"1")
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("beliefmatch._files.os.fsync", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        atomic_write(path, b"2")
+    assert caught.value.filename == f"{path}"
+    assert names(tmp_path) == ["a.json"] and path.read_bytes() == b"1"

@@ -1,8 +1,10 @@
 """Exported files compute what the network and its belief do, or are not written."""
 
 import json
+import logging
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -371,12 +373,15 @@ GOOD = {"model": nn.Linear(4, 3), "path": "m.pt", "example_inputs": torch.zeros(
         ("path", ".", {"format": "torchscript"}),
         ("path", "", {"format": "torchscript"}),
         ("path", "file/below/m.pt", {}),
+        ("path", None, {}),
         ("format", "tflite", {}),
         ("format", "onnx", {}),
         ("outputs", ["probz"], {}),
         ("outputs", [], {}),
         ("outputs", "probs", {}),
         ("outputs", ["probs", "probs"], {}),
+        ("outputs", 3, {}),
+        ("outputs", iter(["probs"]), {}),
         ("example_inputs", np.zeros((3, 4)), {}),
         ("example_inputs", torch.zeros(3, 4).double(), {}),
         ("example_inputs", torch.zeros(0, 4), {}),
@@ -390,7 +395,9 @@ GOOD = {"model": nn.Linear(4, 3), "path": "m.pt", "example_inputs": torch.zeros(
         ("preprocessing", ["mean"], {}),
         ("class_names", ["a", "b"], {}),
         ("class_names", "abc", {}),
+        ("class_names", 3, {}),
         ("dynamic", {5: "far"}, {}),
+        ("dynamic", [0], {}),
         ("dynamic", {1: "batch"}, {}),
         ("opset", 20, {}),
         ("opset", 7, {"path": "m.onnx"}),
@@ -464,6 +471,20 @@ def test_the_kernel_in_use_stays(tmp_path):
         assert kernels.chosen() == "lean"
     finally:
         kernels.use(before)
+
+
+def test_exports_of_several_threads_leave_the_process_as_it_was(tmp_path):
+    before = sys.stdout, sys.stderr, logging.root.manager.disable, kernels.chosen(), warnings.filters[:]
+
+    def work(name):
+        for number in range(3):
+            export(**{**GOOD, "path": tmp_path / f"{name}{number}.pt"}, outputs=["probs"])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, "abc"))  # with the error of each
+    assert len(list(tmp_path.iterdir())) == 9
+    after = sys.stdout, sys.stderr, logging.root.manager.disable, kernels.chosen(), warnings.filters[:]
+    assert after == before
 
 
 def test_the_metadata_is_json_that_anybody_can_read(tmp_path):

@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 from beliefmatch import belief_matching_loss
 from beliefmatch._errors import ArgumentError, ArgumentWarning
+from beliefmatch.mlp import NetworkTraining
 from beliefmatch.sklearn import BeliefClassifier
 
 pytestmark = pytest.mark.filterwarnings(
@@ -277,6 +278,21 @@ def test_columns_of_a_frame_of_votes_name_the_classes(rows):
         assert set(model.predict(X)) <= {"a", "b", "c"}
 
 
+def test_votes_are_scored_in_the_columns_of_the_fit_alone(rows):
+    X, y = rows
+    votes = pd.DataFrame(np.eye(3)[y], columns=["zebra", "ant", "fox"])
+    model = quick().fit(X, votes)
+    assert (
+        model.score(X, votes)
+        == model.score(X, votes.to_numpy())
+        == (model.predict(X) == votes.columns[y]).mean()
+    )
+    for other in (votes[["fox", "ant", "zebra"]], votes.rename(columns={"fox": "hen"})):
+        for call in (model.score, model.partial_fit):
+            with pytest.raises(ValueError, match=r"^BeliefClassifier: `y` .*zebra"):
+                call(X, other)
+
+
 def test_class_weights_equal_sample_weights_for_labels_and_for_votes(rows):
     X, y = rows
     per_class = {0: 1.0, 1: 3.0, 2: 0.5}
@@ -519,6 +535,35 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(rows):
         assert np.array_equal(model.predict_proba(frame), expected)
         assert model.classes_.tolist() == [0, 1, 2] and model.n_features_in_ == 8
     assert model.__dict__.keys() == before.keys()
+
+
+@pytest.mark.parametrize("error", [ArgumentError, KeyboardInterrupt])
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_a_pass_that_fails_halfway_leaves_the_model_as_it_was(rows, monkeypatch, error, calls):
+    X, y = rows
+    models = [quick(batch_size=len(X)).fit(X, y) for _ in range(2)]  # one step a pass: no order of rows
+    for model in models:
+        for _ in range(calls):
+            model.partial_fit(X, y)
+    model, other = models
+    before, keys = model.predict_proba(X), model.__dict__.keys()
+    step = NetworkTraining._step
+
+    def failing(training, *given):
+        step(training, *given)
+        if error is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        training._flat.fill_(torch.nan)  # as too large a learning rate does
+
+    monkeypatch.setattr(NetworkTraining, "_step", failing)
+    with pytest.raises(error):
+        model.partial_fit(X, y, sample_weight=1.0 + y)
+    monkeypatch.setattr(NetworkTraining, "_step", step)
+    assert np.array_equal(model.predict_proba(X), before)
+    assert model.__dict__.keys() == keys and model.n_iter_ == other.n_iter_
+    after = other.partial_fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(model.partial_fit(X, y).predict_proba(X), after, rtol=0, atol=1e-6)
+    assert np.abs(after - before).max() > 1e-4
 
 
 def test_a_class_whose_rows_all_weigh_nothing_is_warned_of(rows):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from beliefmatch._torch_state import fitting
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, require_no_background
@@ -76,17 +77,19 @@ def adapt_network(
     began = time.perf_counter()
     sets = features(_part(on_progress, 0.0, ends[0]))
     seconds = {"features": time.perf_counter() - began}
-    made = fit_heads(
-        sets,
-        classes=classes,
-        init=head_weights(network, head),
-        adapt_config=config,
-        on_progress=_part(on_progress, ends[0], ends[1]),
-    )
+    with fitting():
+        made = fit_heads(
+            sets,
+            classes=classes,
+            init=head_weights(network, head),
+            adapt_config=config,
+            on_progress=_part(on_progress, ends[0], ends[1]),
+        )
     seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
     made = replace(made, head=head, seconds=seconds, notes=notes)
     if not config.batchnorm:
-        made = with_vote_scale(made)
+        with fitting():
+            made = with_vote_scale(made)
     chosen = made.chosen
     if isinstance(chosen, EnsembleHead):
         adapted = with_ensemble(network, head, chosen.weights, chosen.biases)

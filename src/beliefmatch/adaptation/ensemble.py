@@ -77,7 +77,7 @@ def _expected_entropy(mean: Tensor, log_precision: Tensor) -> Tensor:
 
 def bootstrap_weights(members: int, rows: int, seed: int = 0) -> Tensor:
     """How often each row is drawn for each head, (H, N): samples of N rows with replacement."""
-    weights = torch.empty(members, rows)
+    weights = torch.empty(members, rows, dtype=torch.float32)
     for member, out in enumerate(weights):
         generator = torch.Generator().manual_seed(derive_seed(seed, _BOOTSTRAP, member))
         drawn = torch.randint(rows, (rows,), generator=generator)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._torch_state import ordinary
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.fitted import Init
@@ -107,7 +108,7 @@ class Features:
         if size < 1:
             raise fail("blocks", f"`size` must be at least 1, got {size}.")
         for start in range(0, len(self), size):
-            rows = torch.empty(min(size, len(self) - start), self.width)
+            rows = torch.empty(min(size, len(self) - start), self.width, dtype=torch.float32, device="cpu")
             for first in range(0, len(rows), _STRETCH):  # no copy in another type of more than a stretch
                 last = min(first + _STRETCH, len(rows))
                 with np.errstate(over="ignore"):  # infinity is reported by `require_finite`
@@ -200,7 +201,7 @@ def require_init(function: str, init: Init) -> Init:
         raise fail(function, f"`init` must be a weight (K, F) and a bias (K,), got {got}.")
     if not bool(weight.isfinite().all() and bias.isfinite().all()):
         raise fail(function, "`init` must be finite, got weights that are not.")
-    return weight.detach().cpu().float(), bias.detach().cpu().float()
+    return ordinary(weight.detach().cpu().float()), ordinary(bias.detach().cpu().float())
 
 
 def require_labels(function: str, name: str, features: Features, classes: int, width: int) -> None:

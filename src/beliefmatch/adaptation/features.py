@@ -512,9 +512,8 @@ def _few(rows: int, stream: Stream) -> Iterator[Piece]:
     if not isinstance(stream, IndexedStream):
         yield stream.first().head(few)
         return
-    yield from stream.picked(
-        [torch.arange(few), *([torch.arange(middle, middle + _MIDDLE)] if middle >= _FIRST else [])]
-    )
+    spans = [(0, few), *([(middle, middle + _MIDDLE)] if middle >= _FIRST else [])]
+    yield from stream.picked([torch.arange(*span, device="cpu") for span in spans])
 
 
 def _warn(fact: str) -> None:

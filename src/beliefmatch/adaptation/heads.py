@@ -165,7 +165,7 @@ def head_weights(model: nn.Module, head: Head) -> tuple[Tensor, Tensor] | None:
     if isinstance(network, PooledEncoder):
         return None
     layer = head_layer(network, head, caller="head_weights")
-    bias = torch.zeros(head.out_features) if layer.bias is None else layer.bias.detach()
+    bias = layer.weight.new_zeros(head.out_features) if layer.bias is None else layer.bias.detach()
     return layer.weight.detach().flatten(1).float().cpu().clone(), bias.float().cpu().clone()
 
 
@@ -415,10 +415,11 @@ def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool
 def _random_weights(layer: HeadLayer, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Weight (K, F) and bias (K,) for logits of about 4, which a clamp or an activation would change."""
     classes, width = layer.weight.flatten(1).shape
-    generator = torch.Generator().manual_seed(width)
+    generator = torch.Generator("cpu").manual_seed(width)
     mean_square = inputs.float().square().mean().clamp(min=1e-12).cpu()
-    weight = torch.randn(classes, width, generator=generator) * 4 / (width * mean_square).sqrt()
-    bias = torch.randn(classes, generator=generator) * (layer.bias is not None)
+    drawn = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    weight = torch.randn(classes, width, **drawn) * 4 / (width * mean_square).sqrt()
+    bias = torch.randn(classes, **drawn) * (layer.bias is not None)
     return weight.to(layer.weight), bias.to(layer.weight)
 
 

@@ -41,12 +41,13 @@ def loss_of(candidates: Sequence[Candidate], classes: int, *, progress: float = 
     """
     first = candidates[0]
     if first.kind == "belief_matching":
-        kl_weights = torch.tensor([one.kl_weight for one in candidates])
+        kl_weights = torch.tensor([one.kl_weight for one in candidates], dtype=torch.float32)
         return partial(_belief_matching, kl_weights, first.prior)
     if first.kind == "evidential":
         return partial(_evidential, partial(evidential_losses, progress=progress, **first.method.options))
-    smoothing = torch.tensor([one.smoothing(classes) for one in candidates])
-    return partial(_cross_entropy, smoothing, torch.tensor([one.exposure for one in candidates]))
+    smoothing = torch.tensor([one.smoothing(classes) for one in candidates], dtype=torch.float32)
+    exposure = torch.tensor([one.exposure for one in candidates], dtype=torch.float32)
+    return partial(_cross_entropy, smoothing, exposure)
 
 
 def _belief_matching(
@@ -57,7 +58,9 @@ def _belief_matching(
     heads: Tensor | slice,
 ) -> tuple[Tensor, Tensor]:
     """The belief matching loss, without the argument checks of the public function."""
-    number, priors = (1.0, torch.tensor(prior)[None, :, None]) if isinstance(prior, tuple) else (prior, None)
+    number, priors = prior, None
+    if isinstance(prior, tuple):
+        number, priors = 1.0, torch.tensor(prior, dtype=torch.float32)[None, :, None]
     has_ids = targets.dim() == 1
     labels = targets.expand(len(logits), -1) if has_ids else targets.t().expand_as(logits)
     kl_weights = kl_weights[heads]

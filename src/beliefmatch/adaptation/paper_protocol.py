@@ -214,6 +214,6 @@ def _drawn(seed: int, classes: int, width: int) -> Init:
     generator = torch.Generator().manual_seed(derive_seed(seed, _FRESH))
     limit = 1 / math.sqrt(width)
     return (
-        torch.empty(classes, width).uniform_(-limit, limit, generator=generator),
-        torch.empty(classes).uniform_(-limit, limit, generator=generator),
+        torch.empty(classes, width, dtype=torch.float32).uniform_(-limit, limit, generator=generator),
+        torch.empty(classes, dtype=torch.float32).uniform_(-limit, limit, generator=generator),
     )

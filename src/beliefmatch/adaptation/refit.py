@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from beliefmatch._torch_state import fitting
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import AdaptConfig
@@ -77,8 +78,9 @@ def refit(
     if adapt_config.batchnorm:
         fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
-    made = fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
-    return with_vote_scale(made)
+    with fitting():
+        made = fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
+        return with_vote_scale(made)
 
 
 def fit_heads(

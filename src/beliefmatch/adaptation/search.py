@@ -138,7 +138,8 @@ class HeadSearch:
         copies = 1 + len(folds)  # the head itself, and one without each fold
         if folds:
             give_up = math.inf
-            row_weights = torch.stack([torch.ones(len(self.design)), *(one.kept for one in folds)])
+            every = torch.ones(len(self.design), dtype=torch.float32)
+            row_weights = torch.stack([every, *(one.kept for one in folds)])
             row_weights = row_weights.repeat(len(candidates), 1)
         if self._weights is not None:
             row_weights = self._weights.expand(len(candidates) * copies, -1) * (
@@ -155,7 +156,7 @@ class HeadSearch:
         solution = solve(
             self.design,
             loss_of(batch, self.classes),
-            torch.tensor([one.weight_decay for one in batch]),
+            torch.tensor([one.weight_decay for one in batch], dtype=torch.float32),
             init,
             row_weights=row_weights,
             background=candidates[0].background,
@@ -238,7 +239,9 @@ class HeadSearch:
         if self._weights is None or not self._folds:
             return rows.mean()
         n_validation = 0 if self._evaluator is None else len(self._evaluator)
-        weights = torch.cat([torch.ones(n_validation), *(one.weights for one in self._folds)]).to(rows)
+        weights = torch.cat(
+            [torch.ones(n_validation, dtype=torch.float32), *(one.weights for one in self._folds)]
+        ).to(rows)
         return (weights * rows).sum() / weights.sum()
 
     def _between(self, best: FittedHead) -> list[FittedHead]:
@@ -325,7 +328,8 @@ class HeadSearch:
 
     def _start(self, candidate: Candidate, near: FittedHead | None) -> Init:
         if near is None and self._init is None:
-            return torch.zeros(self.classes, self.design.width), torch.zeros(self.classes)
+            weight = torch.zeros(self.classes, self.design.width, dtype=torch.float32)
+            return weight, weight.new_zeros(self.classes)
         start = self._init if near is None else self._starts[id(near)]
         assert start is not None
         if candidate.kind != "belief_matching":
@@ -339,7 +343,9 @@ class HeadSearch:
         """Scale and shift of logits with the lowest belief matching loss, on evenly spaced rows."""
         rows, targets = self._some()
         logits = (rows @ weight.t() + bias).double()
-        prior = torch.tensor(candidate.prior) if isinstance(candidate.prior, tuple) else candidate.prior
+        prior: Any = candidate.prior
+        if isinstance(prior, tuple):
+            prior = torch.tensor(prior, dtype=torch.float32)
         both = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # ln of the scale, shift
         optimizer = torch.optim.LBFGS([both], max_iter=20, line_search_fn="strong_wolfe")
         start = math.log(len(bias) + self._votes() / candidate.kl_weight) - logits.logsumexp(1).mean().item()
@@ -413,7 +419,8 @@ def _fold(
     evaluator = Evaluator(train.subset(np.sort(held_out)))
     scored = torch.from_numpy(np.sort(held_out))[evaluator.indices]
     kept = torch.isin(indices, torch.from_numpy(np.asarray(fitted_on, np.int64))).float()
-    return _Fold(evaluator, kept, torch.ones(len(scored)) if weights is None else weights[scored])
+    own = torch.ones(len(scored), dtype=torch.float32) if weights is None else weights[scored]
+    return _Fold(evaluator, kept, own)
 
 
 def _dealt(train: Features) -> list[tuple[np.ndarray, np.ndarray]]:

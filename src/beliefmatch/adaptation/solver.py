@@ -86,12 +86,12 @@ class Design:
                 at += len(rows)
         for part in self._background if background else ():
             for rows in part.split(size):
-                yield None, rows, torch.zeros(1, self.classes).expand(len(rows), -1)
+                yield None, rows, torch.zeros(1, self.classes, dtype=torch.float32).expand(len(rows), -1)
 
     def _held(self, features: Features, indices: Tensor, memory: int) -> "_Rows":
         if 4 * len(indices) * self.width > memory:
             return _Streamed(self, features, indices)
-        held, at = torch.empty(len(indices), self.width), 0
+        held, at = torch.empty(len(indices), self.width, dtype=torch.float32), 0
         for rows, _ in ordered(features, indices):
             torch.mul(rows - self.mean, self.scale, out=held[at : at + len(rows)])
             at += len(rows)
@@ -127,7 +127,9 @@ def _moments(features: Features, indices: Tensor, row_weights: Tensor | None) ->
     total = torch.zeros(2, features.width, dtype=torch.float64)
     shift = next(ordered(features, indices[:1]))[0][0]  # so that no digits cancel in the squares
     low = high = shift
-    weights = torch.ones(len(indices), 1) if row_weights is None else row_weights[indices, None]
+    weights = torch.ones(len(indices), 1, dtype=torch.float32)
+    if row_weights is not None:
+        weights = row_weights[indices, None]
     at = 0
     for rows, _ in ordered(features, indices):
         moved, own = (rows - shift).double(), weights[at : at + len(rows)]
@@ -249,7 +251,7 @@ class _Problem:
         self.design, self.loss, self.row_weights, self.background = design, loss, row_weights, background
         self.weight_decay = weight_decay.to(torch.float64)
         self.bias_decay = self.weight_decay.clamp(max=_MAX_BIAS_DECAY)
-        total = torch.tensor(float(len(design))) if row_weights is None else row_weights.sum(1)
+        total = torch.tensor(len(design)) if row_weights is None else row_weights.sum(1)
         self.total = total.double().expand(len(weight_decay))
 
     def unpacked(self, at: Tensor) -> tuple[Tensor, Tensor]:

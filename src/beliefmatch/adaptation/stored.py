@@ -261,7 +261,7 @@ def head_from_file(path: str | Path, *, width: int, argument: str = "path") -> I
         if values.dim() != 2 or values.shape[1] != width or len(values) < 2:
             expected = f"a head (K, {width}) for features of that width"
             raise weight.error(expected, f"shape {tuple(values.shape)}")
-        shift = torch.zeros(len(values)) if bias is None else bias.numbers().float()
+        shift = values.new_zeros(len(values)) if bias is None else bias.numbers().float()
         if bias is not None and shift.shape != values.shape[:1]:
             raise bias.error("as many numbers as the weight has rows", f"shape {tuple(shift.shape)}")
         for field, numbers in ((weight, values), (bias, shift)):

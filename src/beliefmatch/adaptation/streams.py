@@ -104,7 +104,8 @@ class Stream:
     def _piece(self, start: int, batch: Any, rows: int | None = None) -> Piece:
         inputs, targets = _divided(self.argument, batch)
         count = len(tensors_of(inputs)[0])
-        labels = torch.full((count,), -1) if targets is None else _labels(self.argument, targets)
+        of_none = torch.full((count,), -1, device="cpu")
+        labels = of_none if targets is None else _labels(self.argument, targets)
         if len(labels) != count or count != (rows or count):
             expected = f"have as many targets as inputs in each batch, {rows or count}"
             raise _wrong(self.argument, expected, f"{len(labels)} for {count} inputs at row {start}")
@@ -134,7 +135,7 @@ class IndexedStream(Stream):
             raise _wrong(argument, "have at least one example", "none")
         super().__init__(argument, ())
         self._read, self._batch_size = read, batch_size
-        self._indices = torch.as_tensor(indices)
+        self._indices = torch.as_tensor(indices, device="cpu")
         self.rows, self.data_key = len(indices), data_key
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class IndexedStream(Stream):
 
     def first(self) -> Piece:
         """Some rows from the beginning."""
-        (piece,) = self.picked([torch.arange(min(self._batch_size, len(self)))])
+        (piece,) = self.picked([torch.arange(min(self._batch_size, len(self)), device="cpu")])
         return piece
 
     def pieces(self, is_present: np.ndarray | None = None) -> Iterator[Piece]:
@@ -151,7 +152,7 @@ class IndexedStream(Stream):
 
     def missing(self, is_present: np.ndarray | None = None) -> list[Tensor]:
         """Indices of the batches with a row that is missing."""
-        batches = [*torch.arange(len(self)).split(self._batch_size)]
+        batches = [*torch.arange(len(self), device="cpu").split(self._batch_size)]
         if is_present is None:
             return batches
         present = torch.from_numpy(is_present)
@@ -250,7 +251,7 @@ def _is_pair(source: Any) -> bool:
 
 def _of_arrays(argument: str, source: Any, batch_size: int) -> IndexedStream:
     inputs, targets = _divided(argument, source)
-    targets = None if targets is None else torch.as_tensor(_as_tensor(argument, targets))
+    targets = None if targets is None else torch.as_tensor(_as_tensor(argument, targets), device="cpu")
     every = [*tensors_of(inputs), *([] if targets is None else [targets])]
     if any(tensor.dim() == 0 or len(tensor) != len(every[0]) for tensor in every):
         shapes = ", ".join(f"{tuple(tensor.shape)}" for tensor in every)
@@ -355,7 +356,7 @@ def _as_tensor(argument: str, values: Any) -> Any:
 
 
 def _labels(argument: str, targets: Any) -> Tensor:
-    labels = torch.as_tensor(_as_tensor(argument, targets)).detach().to("cpu")
+    labels = torch.as_tensor(_as_tensor(argument, targets), device="cpu").detach()
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if whole and labels.dim() == 1:
         return labels.to(torch.int64)

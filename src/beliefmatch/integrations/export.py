@@ -11,10 +11,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -281,7 +283,8 @@ def export(
 def _checked_outputs(outputs: Sequence[str] | None, reads: Reads) -> tuple[str, ...]:
     if outputs is None:
         return _DEFAULT_OUTPUTS[reads]
-    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
+    is_list = isinstance(outputs, Collection) and not isinstance(outputs, str)  # a generator is read once
+    if not is_list or not all(isinstance(name, str) for name in outputs):
         raise fail(_CALLER, f"`outputs` must be a list of names, got {describe(outputs)}.", TypeError)
     if not outputs:
         raise fail(_CALLER, f"`outputs` must name at least one of {', '.join(OUTPUTS)}, got none.")
@@ -297,6 +300,8 @@ def _checked_outputs(outputs: Sequence[str] | None, reads: Reads) -> tuple[str, 
 
 
 def _checked_format(format: str | None, path: str | Path) -> Format:
+    if not isinstance(path, str | PathLike):
+        raise fail(_CALLER, f"`path` must be the path of a file, got {describe(path)}.", TypeError)
     suffix = Path(path).suffix.lower()
     by_suffix = {ending: name for name, ending in FORMATS.items()}
     if format is not None:
@@ -378,8 +383,11 @@ def _inputs(example_inputs: Any) -> tuple[list[str], list[Tensor]]:
 
 
 def _checked_dynamic(dynamic: Mapping[int, str] | None, tensors: Sequence[Tensor]) -> dict[int, str]:
-    chosen = {0: "batch", **(dynamic or {})}
     dims = max(tensor.dim() for tensor in tensors)
+    if dynamic is not None and not isinstance(dynamic, Mapping):
+        expected = f"a dictionary of names by dimension, from 0 to {dims - 1}"
+        raise fail(_CALLER, f"`dynamic` must be {expected}, got {describe(dynamic)}.", TypeError)
+    chosen = {0: "batch", **(dynamic or {})}
     for dim, name in chosen.items():
         if (
             type(dim) is not int
@@ -428,7 +436,7 @@ def _checked_class_names(
     if class_names is None:
         return None
     classes = module.logits(*batch).shape[1]
-    if isinstance(class_names, str) or len(class_names) != classes:
+    if isinstance(class_names, str) or not isinstance(class_names, Sized) or len(class_names) != classes:
         expected = f"{classes} names, one for each class"
         raise fail(_CALLER, f"`class_names` must be {expected}, got {describe(class_names)}.")
     return [f"{name}" for name in class_names]
@@ -588,18 +596,27 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
+# Standard output, logging, warnings and the kernel belong to the process: of two threads that set and restore
+# them at a time, the second would restore what the first has set.
+_PROCESS_STATE = threading.RLock()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without remarks of exporters; what is wrong with a file is found by comparing numbers."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            for category in (DeprecationWarning, FutureWarning, TracerWarning):
-                warnings.simplefilter("ignore", category)
-            yield
-    finally:
-        logging.disable(disabled)
+    """Without remarks of exporters; what is wrong with a file is found by comparing numbers.
+
+    One thread at a time, which may also choose a kernel inside the block.
+    """
+    with _PROCESS_STATE:
+        disabled = logging.root.manager.disable
+        logging.disable(logging.ERROR)
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+                for category in (DeprecationWarning, FutureWarning, TracerWarning):
+                    warnings.simplefilter("ignore", category)
+                yield
+        finally:
+            logging.disable(disabled)
 
 
 def _exported_program(

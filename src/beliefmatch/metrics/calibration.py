@@ -101,23 +101,24 @@ def bins_of(confidence: Tensor, correct: Tensor, n_bins: int, scheme: Scheme) ->
 
 def _by_width(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
     index = bin_of(confidence, n_bins)
-    edges = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
+    edges = torch.arange(n_bins + 1, dtype=torch.float64, device=confidence.device) / n_bins
     return _means(edges, index, confidence, correct)
 
 
 def _by_mass(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
     confidence, order = confidence.sort()
     examples = len(confidence)
-    ends = torch.arange(n_bins + 1) * examples // n_bins  # sizes differ by at most one
-    index = torch.repeat_interleave(torch.arange(n_bins), ends.diff())
+    bins = torch.arange(n_bins + 1, device=confidence.device)
+    ends = bins * examples // n_bins  # sizes differ by at most one
+    index = torch.repeat_interleave(bins[:-1], ends.diff())
     inner = confidence[(ends[1:-1] - 1).clamp(min=0)] if n_bins > 1 else confidence[:0]
-    edges = torch.cat([torch.zeros(1).double(), inner, torch.ones(1).double()])
+    edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
     return _means(edges, index, confidence, share_ties(confidence, correct[order]))
 
 
 def _means(edges: Tensor, index: Tensor, *columns: Tensor) -> ReliabilityBins:
     count = torch.bincount(index, minlength=len(edges) - 1)
-    sums = (torch.zeros(len(count), dtype=torch.float64).index_add_(0, index, x) for x in columns)
+    sums = (edges.new_zeros(len(count)).index_add_(0, index, x) for x in columns)
     return ReliabilityBins(edges[:-1], edges[1:], count, *(total / count.double() for total in sums))
 
 
@@ -131,7 +132,8 @@ def bin_of(values: Tensor, n_bins: int) -> Tensor:
 def share_ties(keys: Tensor, values: Tensor) -> Tensor:
     """The values with those of equal key replaced by their mean; keys must be sorted."""
     _, index, count = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
-    sums = torch.zeros(len(count), dtype=torch.float64).index_add_(0, index, values.double())
+    values = values.double()
+    sums = values.new_zeros(len(count)).index_add_(0, index, values)
     return (sums / count)[index]
 
 
@@ -297,8 +299,8 @@ def class_bins_of(function: str, name: str, values: Tensor, target: Tensor, *, n
     n_bins = require_at_least_one(function, "n_bins", n_bins)
     check_layout(function, name, values, target)
     target = target.detach().to("cpu", torch.int64)
-    sums = torch.zeros(3, values.shape[1] * n_bins, dtype=torch.float64)
-    first = torch.arange(values.shape[1]) * n_bins
+    sums = torch.zeros(3, values.shape[1] * n_bins, dtype=torch.float64, device="cpu")
+    first = torch.arange(values.shape[1], device="cpu") * n_bins
     for span, rows, scratch in chunks(values):
         if name == "logits":
             _, top = best_of_logits(function, rows)

@@ -106,9 +106,9 @@ def _levels(confidence: Tensor, correct: Tensor, levels: int) -> tuple[Tensor, T
     independent draws, whatever ties there are. The last level answers everything.
     """
     ordered, order = confidence.sort(descending=True)
-    wrong = torch.cat([torch.zeros(1, dtype=torch.float64), (1 - correct[order]).cumsum(0)])
-    rank = torch.arange(1, levels + 1) * len(ordered) // levels
-    cut = torch.cat([ordered, torch.full((1,), -math.inf, dtype=torch.float64)])[rank]
+    wrong = torch.cat([correct.new_zeros(1), (1 - correct[order]).cumsum(0)])
+    rank = torch.arange(1, levels + 1, device=ordered.device) * len(ordered) // levels
+    cut = torch.cat([ordered, ordered.new_full((1,), -math.inf)])[rank]
     answered = torch.searchsorted(-ordered, -cut)
     return cut, answered, wrong[answered]
 
@@ -126,5 +126,5 @@ def _just_above(cut: Tensor, confidence: Tensor) -> float:
 def _curve(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     ordered, order = confidence.sort(descending=True)
     wrong = share_ties(ordered, 1 - correct[order]).cumsum(0)
-    answered = torch.arange(1, len(ordered) + 1, dtype=torch.float64)
+    answered = torch.arange(1, len(ordered) + 1, dtype=torch.float64, device=ordered.device)
     return RiskCoverage(answered / len(ordered), wrong / answered)
