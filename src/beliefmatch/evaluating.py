@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from beliefmatch._environment import needs
 from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory
-from beliefmatch._utils import OnProgress, require_name
+from beliefmatch._utils import OnProgress, first_repeated, require_name
 from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.data.predictions import Kind, Predictions
 from beliefmatch.experiments.evaluate import ModelPredictions, evaluate_models
@@ -141,7 +141,7 @@ def _class_names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise fail("evaluate", f"`class_names` must be a list of names, got {describe(names)}.", TypeError)
     found = tuple(f"{name}" for name in names)
-    twice = next((name for name in found if found.count(name) > 1), None)
+    twice = first_repeated(found)
     if twice is not None:
         raise fail("evaluate", f"`class_names` must name each class once, got {twice!r} twice.")
     return found

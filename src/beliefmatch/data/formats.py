@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._utils import reason_of, short_repr
+from beliefmatch._utils import first_repeated, reason_of, short_repr
 from beliefmatch._validate import fail
 
 __all__ = [
@@ -486,10 +486,9 @@ class CsvFile(TableFile):
             self._delimiter = max(",;\t", key=file.readline().count)
         with self._text() as file:
             names = [name.strip() for name in next(csv.reader(file, delimiter=self._delimiter), [])]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            hint = "; its first line must name the columns" if is_number(twice[0]) else ""
-            raise ValueError(f"it has two columns named {twice[0]!r}{hint}")
+        if (twice := first_repeated(names)) is not None:
+            hint = "; its first line must name the columns" if is_number(twice) else ""
+            raise ValueError(f"it has two columns named {twice!r}{hint}")
         return names
 
     def _read(self, names: Sequence[str]) -> np.ndarray:
@@ -514,7 +513,8 @@ class CsvFile(TableFile):
 
     def _chunks(self, names: Sequence[str]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
         """The named columns of some rows, with the number of rows before them; blank lines do not count."""
-        chosen, width, before = [self.names.index(name) for name in names], len(self.names), 0
+        places = {name: place for place, name in enumerate(self.names)}
+        chosen, width, before = [places[name] for name in names], len(self.names), 0
         with self._text() as file:
             reader = csv.reader(file, delimiter=self._delimiter)
             next(reader)

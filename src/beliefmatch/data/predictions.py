@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import first_repeated
 from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail, naming_arguments
 from beliefmatch.belief import Belief
 from beliefmatch.data.formats import ArrayFile, ArraysInMemory, Field, open_arrays
@@ -248,11 +249,11 @@ def _class_columns(
             return kind, Field(file, tuple(by_column)), tuple(by_column.values())
     targets = _find(file, "targets", names)
     texts = None if targets is None else targets.load()
-    known = list(class_names or (dict.fromkeys(texts) if isinstance(texts, list) else ()))
+    known = dict.fromkeys(class_names or (texts if isinstance(texts, list) else ()))
     if len(known) < 2 or not {*known} <= {*file.names}:
         return None
-    others = [] if class_names else [name for name in file.names if _may_be_class(file, name, known, targets)]
-    columns = known if class_names else [name for name in file.names if name in known or name in others]
+    others = {name for name in file.names if not class_names and _may_be_class(file, name, known, targets)}
+    columns = [*known] if class_names else [name for name in file.names if name in known or name in others]
     field = Field(file, tuple(columns))
     if not are_distributions(field.load()):
         fact = f"{file.path} must say whether the columns {field.name} hold logits or probabilities"
@@ -306,7 +307,7 @@ def _frame_by_class(
     return values, tuple(names) if is_named else None
 
 
-def _may_be_class(file: ArrayFile, name: str, known: Sequence[str], targets: Field | None) -> bool:
+def _may_be_class(file: ArrayFile, name: str, known: Collection[str], targets: Field | None) -> bool:
     """Whether a column may be a class that never came true: shares, and neither targets nor an index."""
     if name in known or (targets is not None and name in targets.names):
         return False
@@ -345,7 +346,7 @@ def read_class_names(path: str | Path) -> list[str]:
         fact = f"`class_names` must be a text file, got {path} ({reason})."
         raise fail("read_class_names", fact) from error
     names = [line.strip() for line in text.rstrip().split("\n")]
-    wrong = next((name for name in names if not name or names.count(name) > 1), None)
+    wrong = "" if "" in names else first_repeated(names)
     if wrong is not None:
         what = f"{wrong!r} twice" if wrong else f"an empty line {names.index('') + 1}"
         raise fail("read_class_names", f"`class_names` must be one a line, none twice, got {what} in {path}.")

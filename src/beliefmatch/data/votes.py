@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._errors import ArgumentError
+from beliefmatch._utils import first_repeated
 from beliefmatch._validate import fail
 from beliefmatch.data.formats import (
     ArrayFile,
@@ -118,8 +119,7 @@ def read_votes(
     Raises:
         ValueError: In one line, for a file that cannot be read or does not hold votes.
     """
-    if class_names is not None and len(set(class_names)) < len(class_names):
-        twice = next(name for name in class_names if class_names.count(name) > 1)
+    if (twice := first_repeated(class_names or ())) is not None:
         raise fail(_CALLER, f"`class_names` must be distinct, got {twice!r} twice.")
     file = open_arrays(path, caller=_CALLER, formats=_FORMATS)
     if not file.names:
@@ -437,7 +437,8 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
         if missing:
             fact = f"must have a column for each class, got none for {missing[0]!r}"
             raise fail(_CALLER, f"`path` {fact} in {file.path}.")
-        others = [column for name, column in found.items() if name not in class_names]
+        named = set(class_names)
+        others = [column for name, column in found.items() if name not in named]
         found = {name: found[name] for name in class_names}
         _require_no_votes(file, others, list(found.values()))
     if len(found) < 2:
