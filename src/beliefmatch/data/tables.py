@@ -339,24 +339,35 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _read(file: TableFile, names: Sequence[str], *, text: Sequence[str] = ()) -> Table:
-    """Columns whose cells all are numbers or empty as numbers, all others as text."""
+    """Columns whose cells all are numbers or empty as numbers, all others as text.
+
+    One pass over the file; a second one for all columns that begin like numbers and are text.
+    """
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in names if name not in text}
     texts: dict[str, list[str]] = {name: [] for name in text}
+    late: list[str] = []
     rows = 0
     for chunk in file.chunks(names):
         cells = dict(zip(names, chunk, strict=True))
         for name in list(numbers):
             found = _numbers(cells[name])
-            if found is None:  # also what came before is text
-                del numbers[name]
-                texts[name] = [_text(cell, name, file) for cell in file.cells(name)[:rows]]
-            else:
+            if found is not None:
                 numbers[name].append(found)
+                continue
+            del numbers[name]
+            if rows:  # also what came before is text
+                late.append(name)
+            else:
+                texts[name] = []
         for name, column in texts.items():
             column += [_text(cell, name, file) for cell in cells[name]]
         rows += len(next(iter(cells.values())))
     if not rows:
         raise fail("data", f"{file.path} must hold rows below its heading, got none.")
+    texts |= {name: [] for name in late}
+    for chunk in file.chunks(late) if late else ():
+        for name, cells in zip(late, chunk, strict=True):
+            texts[name] += [_text(cell, name, file) for cell in cells]
     columns = {name: np.concatenate(found) for name, found in numbers.items()}
     return Table(columns, texts, rows, f"{file.path}", tuple(names))
 
