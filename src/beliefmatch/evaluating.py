@@ -67,7 +67,8 @@ def evaluate(
     Args:
         logits: Logits of shape (N, K), or a `Belief`; a dictionary of them for several models.
         probs: Probabilities of shape (N, K), rows summing to one; a dictionary of them for several models.
-            With dictionaries, some models may have logits and others probabilities.
+            With dictionaries, some models may have logits and others probabilities. Columns of data frames
+            that are numbered, such as prob_0 or 0, are read in the order of their numbers.
         targets: Class ids from 0 to K − 1 of shape (N,), the same for all models; or texts among
             `class_names`.
         ood: Predictions for examples that belong to no class, by the name of their set. Of one model
