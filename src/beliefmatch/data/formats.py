@@ -27,6 +27,8 @@ from beliefmatch._utils import first_repeated, reason_of, short_repr
 from beliefmatch._validate import fail
 
 __all__ = [
+    "EMPTY_CELLS",
+    "EMPTY_NUMBERS",
     "ArrayFile",
     "ArraysInMemory",
     "Column",
@@ -45,6 +47,11 @@ __all__ = [
 
 Column = Tensor | list[str]
 """Numbers of any shape, or one text for each row."""
+
+EMPTY_CELLS = frozenset(("", "na", "n/a", "nan", "null", "#n/a", "<na>"))
+"""Texts that programs write for an empty cell, in any case."""
+EMPTY_NUMBERS = EMPTY_CELLS | {"none", "?", "-"}
+"""The same in a column of numbers; among texts, none may be the name of a class."""
 
 _SHOWN = 12  # names listed in an error
 _CHUNK_BYTES = 1 << 22

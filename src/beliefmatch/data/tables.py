@@ -19,7 +19,7 @@ from torch import Tensor
 from beliefmatch._utils import nearest
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.data.config import TABLE_SUFFIXES, TARGET_COLUMNS, TEXT_COLUMNS, DataConfig
-from beliefmatch.data.formats import TableFile, is_number, open_table
+from beliefmatch.data.formats import EMPTY_CELLS, EMPTY_NUMBERS, TableFile, is_number, open_table
 from beliefmatch.data.predictions import ids_of_names
 from beliefmatch.data.raw import part_files
 from beliefmatch.data.sources import Dataset, Source
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TableSource", "load_table", "read_rows", "table_source"]
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a"))
-"""Cells without a value, in any case, in a column that otherwise holds numbers."""
-_NO_CLASS = frozenset(("", "na", "n/a", "nan", "null", "#n/a"))  # "none" may be the name of a class
 _MAX_NUMBERED_CLASSES = 20  # more different numbers with decimals are the target of a regression
 _MAX_CLASS_SHARE = 0.5  # of the rows
 _WHOLE = re.compile(r"[+-]?[0-9]+(\.0+)?")
@@ -416,7 +413,7 @@ def _numbers(cells: Iterable[Any]) -> np.ndarray | None:
         if isinstance(cell, str):
             text = cell.strip()
             try:
-                found.append(math.nan if text.lower() in MISSING else float(text))
+                found.append(math.nan if text.lower() in EMPTY_NUMBERS else float(text))
             except ValueError:
                 return None
             if "_" in text:  # float would take 12_34 for 1234
@@ -452,7 +449,7 @@ def _text(cell: Any, name: str, file: TableFile) -> str:
 def _require_labels(cells: list[str], target: str, origin: str) -> list[str]:
     """The cells, of which each names a class."""
     for row, cell in enumerate(cells, 1):
-        if cell.lower() in _NO_CLASS:
+        if cell.lower() in EMPTY_CELLS:
             got = f"{cell!r}" if cell else "nothing"
             remedy = "remove rows without a class"
             raise fail(
