@@ -2,17 +2,19 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from beliefmatch._errors import ArgumentError, fail
 
 __all__ = [
     "OnProgress",
     "derive_seed",
+    "first_repeated",
     "lazy_names",
     "nearest",
     "no_progress",
@@ -22,6 +24,8 @@ __all__ = [
     "require_options",
     "short_repr",
 ]
+
+Name = TypeVar("Name", bound=Hashable)
 
 OnProgress = Callable[[float, str], None]
 """Called with the fraction of the work that is done, and a description of the current step."""
@@ -54,6 +58,15 @@ def lazy_names(
         return sorted(sys.modules[package].__all__)
 
     return load, public
+
+
+def first_repeated(names: Iterable[Name]) -> Name | None:
+    """The first of several names that occurs more than once, in one pass over them; None if all differ.
+
+    >>> first_repeated(["cat", "dog", "fox", "dog", "cat"]), first_repeated(["cat", "dog"])
+    ('cat', None)
+    """
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def nearest(word: str, valid: Collection[str]) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from beliefmatch._environment import needs
 from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory
 from beliefmatch._torch_state import on_cpu
-from beliefmatch._utils import OnProgress, require_name
+from beliefmatch._utils import OnProgress, first_repeated, require_name
 from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.data.predictions import Kind, Predictions
 from beliefmatch.experiments.evaluate import ModelPredictions, evaluate_models
@@ -68,7 +68,8 @@ def evaluate(
     Args:
         logits: Logits of shape (N, K), or a `Belief`; a dictionary of them for several models.
         probs: Probabilities of shape (N, K), rows summing to one; a dictionary of them for several models.
-            With dictionaries, some models may have logits and others probabilities.
+            With dictionaries, some models may have logits and others probabilities. Columns of data frames
+            that are numbered, such as prob_0 or 0, are read in the order of their numbers.
         targets: Class ids from 0 to K − 1 of shape (N,), the same for all models; or texts among
             `class_names`.
         ood: Predictions for examples that belong to no class, by the name of their set. Of one model
@@ -144,7 +145,7 @@ def _class_names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise fail("evaluate", f"`class_names` must be a list of names, got {describe(names)}.", TypeError)
     found = tuple(f"{name}" for name in names)
-    twice = next((name for name in found if found.count(name) > 1), None)
+    twice = first_repeated(found)
     if twice is not None:
         raise fail("evaluate", f"`class_names` must name each class once, got {twice!r} twice.")
     return found

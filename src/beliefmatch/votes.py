@@ -15,6 +15,7 @@ elsewhere they give NaN. A class that is impossible has a very small logit, such
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -224,13 +225,19 @@ def _scattered(name: str, logits: Tensor, counts: Tensor, max_votes: int) -> tup
         raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
     if peek((votes.sum(1) >= 2).any()) is False:
         raise fail(name, "`counts` must have items with two votes or more: one vote has no scatter.")
-    return logits.detach().to(work_dtype(logits.device)), votes, most
+    return logits.detach().to(work_dtype(logits.device)), votes, _at_most_present(most, votes)
 
 
 def _require_scatter(function: str, max_votes: int) -> int:
     if (most := require_index(function, "max_votes", max_votes)) < 2:
         raise fail(function, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
     return most
+
+
+def _at_most_present(max_votes: int, votes: Tensor) -> int:
+    """`max_votes`, or the most votes that an item has, at least 2: all terms beyond them are zero."""
+    largest = votes.sum(1).max().item() if len(votes) else 0
+    return max(2, int(min(max_votes, largest)))  # in this order `max_votes` if the largest is NaN
 
 
 def _warn_of_end(function: str, log_scale: float) -> None:
@@ -269,7 +276,7 @@ def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
     if not isinstance(counts, Tensor) or counts.dim() != 2:
         raise fail(name, f"`counts` must be a tensor of shape (N, K), got {describe(counts)}.")
     votes = require_votes(name, torch.zeros_like(counts, dtype=work_dtype(counts.device)), counts)
-    objective = _PriorObjective(votes, most)
+    objective = _PriorObjective(votes, _at_most_present(most, votes))
     if peek((votes.sum(1) >= 2).any()) is False:
         return objective.log_mean(0.0)
     best = _maximise(objective, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
@@ -440,8 +447,7 @@ class _ScaleObjective:
         of_classes = z, votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
         z_seen, c_seen, n_seen, m_seen = (x[votes >= 2] for x in of_classes)
         log_total, positions, weights = z.logsumexp(1), [], []
-        for j in range(1, most):
-            weight = _prob_more_than(j, c_seen, n_seen, m_seen)
+        for j, weight in _probs_more_than(range(1, most), c_seen, n_seen, m_seen):
             is_drawn = drawn > j
             positions += [math.log(j) - z_seen[weight > 0], math.log(j) - log_total[is_drawn]]
             weights += [weight[weight > 0], -torch.ones_like(log_total[is_drawn])]
@@ -468,8 +474,7 @@ class _TemperedObjective:
         c, n, m = votes[self.item, self.label], totals[self.item], drawn[self.item]
         self.times = c * m / n
         places, of_items, log_j, weights = [], [], [], []
-        for j in range(1, most):
-            weight = _prob_more_than(j, c, n, m)
+        for j, weight in _probs_more_than(range(1, most), c, n, m):
             place, of_item = (weight > 0).nonzero().flatten(), (drawn > j).nonzero().flatten()
             places.append(place)
             of_items.append(of_item)
@@ -510,8 +515,8 @@ class _PriorObjective:
         seen = votes[item, label], totals[item], drawn[item]
         self.times = votes.new_zeros(most, votes.shape[1])
         self.times[0] += 0.5
-        for j in range(most):
-            self.times[j].index_add_(0, label, _prob_more_than(j, *seen))
+        for j, weight in _probs_more_than(range(most), *seen):
+            self.times[j].index_add_(0, label, weight)
         self.of_totals = torch.stack([(drawn > j).sum() for j in range(1, most)]).to(votes.dtype)
         self.log_j = torch.arange(1, most, dtype=votes.dtype, device=votes.device).log()
         self._log_mean = (self.times[0] / self.times[0].sum()).log()
@@ -539,14 +544,15 @@ class _PriorObjective:
         return -(of_classes.sum() - (self.of_totals * torch.sigmoid(self.log_j - log_scale)).sum()).item()
 
 
-def _prob_more_than(j: int, c: Tensor, n: Tensor, m: Tensor) -> Tensor:
-    """P(X > j) of X drawn by chance from c of n, m draws without replacement."""
-    at_most = torch.zeros_like(c)
-    for x in range(j + 1):
-        possible = (x <= c) & (x <= m) & (m - x <= n - c)
-        one = _log_choose(c, x) + _log_choose(n - c, m - x) - _log_choose(n, m)
+def _probs_more_than(levels: range, c: Tensor, n: Tensor, m: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Each level j with P(X > j), of X drawn by chance from c of n, m draws without replacement."""
+    at_most, of_all = torch.zeros_like(c), _log_choose(n, m)
+    for j in range(levels.stop):
+        possible = (j <= c) & (j <= m) & (m - j <= n - c)
+        one = _log_choose(c, j) + _log_choose(n - c, m - j) - of_all
         at_most = at_most + torch.where(possible, one.exp(), 0.0)
-    return torch.where(torch.minimum(c, m) > j, (1 - at_most).clamp(0.0, 1.0), 0.0)
+        if j in levels:
+            yield j, torch.where(torch.minimum(c, m) > j, (1 - at_most).clamp(0.0, 1.0), 0.0)
 
 
 def _log_choose(n: Tensor, k: Tensor | int) -> Tensor:

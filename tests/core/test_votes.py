@@ -15,6 +15,7 @@ from scipy import stats
 from beliefmatch import Belief
 from beliefmatch.votes import (
     UnboundedScale,
+    _probs_more_than,
     expected_gain,
     fit_class_prior,
     fit_scale,
@@ -139,6 +140,32 @@ def test_more_votes_stand_for_all_choices_of_a_few():
     assert fit_scale(logits, counts, max_votes=4) == pytest.approx(
         fit_scale(repeated, torch.cat(subsets), max_votes=4), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("largest", [1, 2, 7])
+def test_more_votes_than_an_item_has_change_no_fit_and_cost_nothing(largest):
+    z, counts = items(60, 4, 1, seed=2)
+    counts[:7] = items(7, 4, largest, seed=3)[1]
+    most = 1_000_000  # the terms of as many votes would take days
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)  # of items with one vote alone, or two
+        fewer = max(largest, 2)
+        assert torch.equal(fit_class_prior(counts, max_votes=most), fit_class_prior(counts, max_votes=fewer))
+        if largest > 1:
+            assert fitted_scale(z, counts, max_votes=most) == fitted_scale(z, counts, max_votes=fewer)
+            both = [fitted_belief(z, counts, one_precision=True, max_votes=m) for m in (most, fewer)]
+            assert both[0] == both[1]
+
+
+def test_the_votes_that_count_of_an_item_with_many_are_hypergeometric():
+    c, n, m = (
+        torch.tensor(x, dtype=torch.float64) for x in ([3.0, 9, 40, 2], [20.0, 9, 41, 5], [8.0, 9, 30, 5])
+    )
+    levels = dict(_probs_more_than(range(1, 30), c, n, m))
+    assert list(levels) == list(range(1, 30))
+    for j, found in levels.items():
+        expected = stats.hypergeom(n.numpy(), c.numpy(), m.numpy()).sf(j)
+        assert found.numpy() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_scale_does_not_depend_on_the_order_of_items_and_classes():

@@ -9,8 +9,9 @@ import torch
 
 from beliefmatch.data import DataConfig, load, load_ood
 from beliefmatch.data.config import is_table
+from beliefmatch.data.formats import TableFile, open_table
 from beliefmatch.data.table_encoding import MAX_CATEGORIES, Table, TableEncoding, fit_encoding
-from beliefmatch.data.tables import TableSource, read_rows
+from beliefmatch.data.tables import TableSource, _read, read_rows
 
 TOWNS = ("Bern", "Oslo", "Rome")
 
@@ -320,6 +321,29 @@ def test_columns_of_other_types_are_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"'day'.*--drop"):
         data(tmp_path / "a.parquet")
     assert data(tmp_path / "a.parquet", drop=["day"]).train.shape == (1,)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_text_columns_are_read_in_one_pass_and_those_that_begin_like_numbers_in_a_second(
+    tmp_path, suffix, monkeypatch
+):
+    rows = 9000  # some chunks
+    columns = {name: [f"{row}" for row in range(rows)] for name in ("number", "early", "late", "later")}
+    columns |= {f"text {k}": [TOWNS[(row + k) % 3] for row in range(rows)] for k in range(5)}
+    columns["early"][7], columns["late"][5000], columns["later"][8999] = "seven", "x", "y"
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".csv":
+        write(path, columns)
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table(columns), path)
+    passes, chunks = [], TableFile.chunks
+    monkeypatch.setattr(TableFile, "chunks", lambda file, names: passes.append(names) or chunks(file, names))
+    monkeypatch.setattr(TableFile, "cells", None)
+    table = _read(open_table(path, caller="data"), list(columns), text=("text 0",))
+    assert passes == [list(columns), ["late", "later"]]
+    assert table.texts == {name: cells for name, cells in columns.items() if name != "number"}
+    assert table.numbers["number"].tolist() == list(range(rows)) and table.columns() == tuple(columns)
 
 
 # Rows to predict

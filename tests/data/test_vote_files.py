@@ -6,8 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from beliefmatch.data.votes import VoteColumns, Votes, cleanlab_table, read_votes
+from beliefmatch.data.votes import VoteColumns, Votes, _natural, cleanlab_table, read_votes
 from refusals import refusal
 
 ROWS = [
@@ -109,12 +111,25 @@ def test_an_index_that_pandas_has_written_is_no_class_and_no_annotator_beside_it
     assert votes.items == ("a", "b") and votes.annotators == ("ann", "bob") and votes.total == 3
 
 
-@pytest.mark.parametrize("empty", ["NA", "nan", "NaN", "<NA>"])
-def test_what_pandas_writes_for_no_vote_is_no_class_unless_it_is_named(empty, tmp_path):
+@pytest.mark.parametrize("empty", ["NA", "nan", "NaN", "<NA>", "N/A", "null", "#N/A"])
+def test_what_programs_write_for_no_vote_is_no_class_in_any_form_unless_it_is_named(empty, tmp_path):
     path = written(tmp_path / "na.csv", f"item,ann,bob\na,cat,{empty}\nb,{empty},dog\nc,,cat")
     votes = read_votes(path, form="annotators")
     assert votes.class_names == ("cat", "dog") and votes.total == 3
-    assert read_votes(path, form="annotators", class_names=["cat", "dog", empty]).total == 5
+    named = ["cat", "dog", empty]
+    assert read_votes(path, form="annotators", class_names=named).total == 5
+    rows = [("a", "ann", "cat"), ("a", "bob", empty), ("b", "ann", empty), ("b", "bob", "dog")]
+    long = written(tmp_path / "long.csv", long_csv([*rows, ("c", "bob", "cat")]))
+    message = refusal(read_votes, long)
+    assert "`label`" in message and f"{empty!r} in row 2;" in message and "`class_names`" in message
+    counts = read_votes(path, form="annotators", class_names=named).counts
+    assert torch.equal(read_votes(long, class_names=named).counts, counts)
+
+
+@given(st.permutations(["9", "2", "1e1", "10", "10.0", "nan", "-NaN", "inf", "-inf", "1_0", "cat", "1e999"]))
+def test_labels_have_one_order_whatever_comes_first(labels):
+    expected = ["2", "9", "10", "10.0", "1e1", "-NaN", "-inf", "1_0", "1e999", "cat", "inf", "nan"]
+    assert sorted(labels, key=_natural) == expected
 
 
 def test_labels_keep_their_fractions_where_one_is_no_whole_number(tmp_path):
@@ -238,6 +253,7 @@ def test_an_annotator_votes_once_for_an_item_unless_repeats_are_allowed(tmp_path
         (long_csv([]), {}, "path"),
         (long_csv([("a", "p", "x"), ("b", "", "y")]), {}, "annotator"),
         (long_csv([("a", "p", ""), ("b", "q", "y")]), {}, "label"),
+        (long_csv([("a", "p", ""), ("b", "q", "y")]), {"class_names": ["y", "NA"]}, "label"),
         (long_csv([("a", "p", "x"), ("b", "q", "x")]), {}, "label"),
         (long_csv(), {"class_names": ["cat", "dog"]}, "label"),
         (long_csv(), {"columns": VoteColumns(item="thing")}, "item"),

@@ -20,6 +20,7 @@ from beliefmatch.cli import main
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from commands import files_below, python
+from refusals import refusal
 
 N, K = 160, 4
 RNG = np.random.default_rng(0)
@@ -425,6 +426,72 @@ def test_columns_of_a_frame_are_put_in_the_order_of_the_given_classes():
         assert evaluate(probs=headed, targets=TARGETS, class_names=names, resamples=0).nll == expected
     with pytest.raises(ValueError, match="`class_names` must be the classes of the columns, elk"):
         evaluate(probs=frame.add_prefix("prob_"), targets=TARGETS, class_names=[*names[:3], "cow"])
+
+
+def as_polars(frame):
+    return pytest.importorskip("polars").from_pandas(frame)
+
+
+@pytest.mark.parametrize("frame_of", [pd.DataFrame, as_polars])
+@pytest.mark.parametrize("headings", ["prob_{}", "Probs{}", "y_proba.{}", "{}"])
+@pytest.mark.parametrize("names", [None, ["cat", "dog", "owl", "elk"], ["p", "0", "q", "r"]])
+def test_numbered_columns_of_a_frame_are_read_by_their_numbers_as_those_of_a_file(headings, frame_of, names):
+    order = [2, 0, 3, 1]
+    frame = frame_of(pd.DataFrame(PROBS[:, order], columns=[headings.format(k) for k in order]))
+    found = Predictions.from_arrays(probs=frame, targets=TARGETS, class_names=names)
+    assert np.array_equal(found.values, PROBS)
+
+
+@pytest.mark.parametrize("kind", [int, np.int8, float, str])
+def test_headings_that_are_class_ids_of_any_type_are_read_by_their_numbers(kind):
+    frame = pd.DataFrame(PROBS[:, ::-1], columns=[kind(k) for k in (3, 2, 1, 0)])
+    found = evaluate(probs=frame, targets=TARGETS, resamples=0)
+    assert found.error == evaluate(probs=PROBS, targets=TARGETS, resamples=0).error
+    two = np.stack([PROBS[:, 0], 1 - PROBS[:, 0]], 1)
+    of_truth = pd.DataFrame(two[:, ::-1], columns=[True, False])
+    assert np.array_equal(Predictions.from_arrays(probs=of_truth).values, two)
+
+
+def test_numbers_that_are_class_names_are_names():
+    names = ["3", "0", "2", "1"]
+    for headings in (names, [3, 0, 2, 1]):
+        frame = pd.DataFrame(PROBS, columns=headings).iloc[:, ::-1]
+        found = Predictions.from_arrays(probs=frame, targets=TARGETS, class_names=names)
+        assert np.array_equal(found.values, PROBS)
+    texts = np.array(names)[TARGETS]
+    found = Predictions.from_arrays(probs=pd.DataFrame(PROBS, columns=[3, 0, 2, 1]), targets=texts)
+    assert found.class_names == tuple(names) and found.targets.tolist() == TARGETS.tolist()
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [[0, 1, 2, 4], [1, 2, 3, 4], [0, 1, 1, 2], [-1, 1, 2, 3], ["prob_0", "prob_1", "prob_2", "prob_4"]],
+)
+def test_a_gap_among_the_numbers_of_a_frame_is_an_error(headings):
+    message = refusal(evaluate, probs=pd.DataFrame(PROBS, columns=headings), targets=TARGETS, resamples=0)
+    assert message.startswith("evaluate: `probs` ") and "counted from 0" in message
+
+
+@pytest.mark.parametrize("cell", ["n/a", "0.25", [0.25], pd.NA])
+def test_a_cell_of_a_frame_that_is_no_number_is_named_by_row_and_column(cell):
+    frame = pd.DataFrame(PROBS, columns=NAMES)
+    frame["dog"] = [*PROBS[:3, 1], cell, cell, *PROBS[5:, 1]]
+    frame["dog"] = frame["dog"].astype(object)
+    message = refusal(evaluate, probs=frame, targets=TARGETS, resamples=0)
+    assert message.startswith("evaluate: `probs` ") and f"{cell!r} in row 3 of column 'dog'" in message
+
+
+def test_a_frame_of_numbers_as_objects_is_one_of_numbers():
+    frame = pd.DataFrame(PROBS, columns=NAMES).astype(object)
+    assert np.array_equal(Predictions.from_arrays(probs=frame).values, PROBS)
+    message = refusal(Predictions.from_arrays, probs=[[0.5, 0.5], [0.25, "0.75"], [1.0, 0.0]])
+    assert "'0.75' in row 1 of column 1" in message
+
+
+def test_columns_beside_numbered_ones_are_left_out_as_those_of_a_file():
+    frame = pd.DataFrame(LOGITS, columns=[f"logit_{k}" for k in range(K)]).iloc[:, ::-1]
+    found = Predictions.from_arrays(logits=frame.assign(age=TARGETS + 30.0), targets=TARGETS)
+    assert np.array_equal(found.values, LOGITS)
 
 
 def test_predictions_are_made_from_arrays_with_the_checks_of_files():

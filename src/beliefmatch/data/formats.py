@@ -10,9 +10,10 @@ import json
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,13 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._utils import reason_of, short_repr
+from beliefmatch._errors import ArgumentError
+from beliefmatch._utils import first_repeated, reason_of, short_repr
 from beliefmatch._validate import fail
 
 __all__ = [
+    "EMPTY_CELLS",
+    "EMPTY_NUMBERS",
     "ArrayFile",
     "ArraysInMemory",
     "Column",
@@ -38,10 +42,16 @@ __all__ = [
     "is_number",
     "open_arrays",
     "open_table",
+    "places_by_number",
 ]
 
 Column = Tensor | list[str]
 """Numbers of any shape, or one text for each row."""
+
+EMPTY_CELLS = frozenset(("", "na", "n/a", "nan", "null", "#n/a", "<na>"))
+"""Texts that programs write for an empty cell, in any case."""
+EMPTY_NUMBERS = EMPTY_CELLS | {"none", "?", "-"}
+"""The same in a column of numbers; among texts, none may be the name of a class."""
 
 _SHOWN = 12  # names listed in an error
 _CHUNK_BYTES = 1 << 22
@@ -190,16 +200,13 @@ class ArrayFile:
 
     def _numbered_columns(self, spellings: Sequence[str]) -> Iterator[Field]:
         """Columns such as logit_0, logit_1, ... in the order of their numbers, for each spelling."""
+
+        def refused(fact: str) -> Exception:
+            return fail(self.caller, f"`path` {fact} in {self.path}.")
+
         for spelling in spellings:
-            pattern = re.compile(rf"{re.escape(spelling)}[ ._-]?(\d+)", re.IGNORECASE)
-            found = {name: int(match[1]) for name in self.names if (match := pattern.fullmatch(name))}
-            ordered = sorted(found, key=found.__getitem__)
-            if [found[name] for name in ordered] != list(range(len(ordered))):
-                numbers = ", ".join(f"{found[name]}" for name in ordered[:_SHOWN])
-                fact = f"must have one column for each class, counted from 0, got {spelling} {numbers}"
-                raise fail(self.caller, f"`path` {fact} in {self.path}.")
-            if ordered:
-                yield Field(self, tuple(ordered))
+            if places := places_by_number(self.names, spelling, refused=refused):
+                yield Field(self, tuple(self.names[place] for place in places))
 
     # What a format defines; these may raise anything.
     def _list(self) -> Sequence[str]:
@@ -210,6 +217,27 @@ class ArrayFile:
 
     def _map(self, name: str) -> np.ndarray | None:
         return None
+
+
+def places_by_number(
+    headings: Sequence[str], spelling: str, *, refused: Callable[[str], Exception]
+) -> list[int]:
+    """Places of the headings logit_0, logit_1, ... among others, in the order of their numbers.
+
+    Args:
+        headings: Of all columns.
+        spelling: What stands before the number; "" for headings that are a number alone.
+        refused: The error for numbers that do not count from 0, of what was expected and received.
+    """
+    number = r"[ ._-]?(\d+)" if spelling else r"(-?\d+)"
+    pattern = re.compile(re.escape(spelling) + number, re.IGNORECASE)
+    found = {place: int(match[1]) for place, one in enumerate(headings) if (match := pattern.fullmatch(one))}
+    places = sorted(found, key=found.__getitem__)
+    if [found[place] for place in places] != list(range(len(places))):
+        numbers = ", ".join(f"{found[place]}" for place in places[:_SHOWN])
+        received = f"{spelling} {numbers}".strip()
+        raise refused(f"must have one column for each class, counted from 0, got {received}")
+    return places
 
 
 class Field(NamedTuple):
@@ -231,7 +259,8 @@ class Field(NamedTuple):
         """The values, which must be real numbers."""
         values = self.load()
         if isinstance(values, list):
-            raise self.error("numbers", f"the text {values[0]!r}" if values else "nothing")
+            text = next((text for text in values if not is_number(text)), values[0] if values else None)
+            raise self.error("numbers", "nothing" if text is None else f"the text {text!r}")
         if values.dtype == torch.bool or values.is_complex():
             raise self.error("real numbers", f"{values.dtype}".removeprefix("torch."))
         return values
@@ -267,12 +296,27 @@ class ArraysInMemory(ArrayFile):
             raise self.error(name, "an array without a mask, or its `compressed` rows", "a masked array")
         try:
             values = np.asarray(value)
+            if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "OSU":
+                self._require_numbers(name, value)
             if values.dtype == object:  # such as texts of pandas
                 values = np.asarray(values.tolist())
+        except ArgumentError:
+            raise
         except Exception as error:  # whatever the conversion of a user's object raises
             reason = reason_of(error, limit=120)
             raise self.error(name, "an array", f"{short_repr(value)[:60]} ({reason})") from error
         return self._column(name, values)
+
+    def _require_numbers(self, name: str, value: Any) -> None:
+        """A matrix must hold numbers: one text makes texts of all, of which the first is not to blame."""
+        headings = list(getattr(value, "columns", ()))
+        for place, cells in enumerate(np.asarray(value, dtype=object).T):
+            odd = {kind for kind in set(map(type, cells)) if not issubclass(kind, Real | np.bool_)}
+            if odd:
+                row = next(row for row, cell in enumerate(cells) if type(cell) in odd)
+                text = f"the text {cells[row]!r}" if isinstance(cells[row], str) else short_repr(cells[row])
+                column = f"{headings[place]!r}" if headings else f"{place}"
+                raise self.error(name, "numbers", f"{text} in row {row} of column {column}")
 
     def error(self, name: str, expected: str, received: str) -> Exception:
         """The error that an argument is not as expected."""
@@ -486,10 +530,9 @@ class CsvFile(TableFile):
             self._delimiter = max(",;\t", key=file.readline().count)
         with self._text() as file:
             names = [name.strip() for name in next(csv.reader(file, delimiter=self._delimiter), [])]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            hint = "; its first line must name the columns" if is_number(twice[0]) else ""
-            raise ValueError(f"it has two columns named {twice[0]!r}{hint}")
+        if (twice := first_repeated(names)) is not None:
+            hint = "; its first line must name the columns" if is_number(twice) else ""
+            raise ValueError(f"it has two columns named {twice!r}{hint}")
         return names
 
     def _read(self, names: Sequence[str]) -> np.ndarray:
@@ -514,7 +557,8 @@ class CsvFile(TableFile):
 
     def _chunks(self, names: Sequence[str]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
         """The named columns of some rows, with the number of rows before them; blank lines do not count."""
-        chosen, width, before = [self.names.index(name) for name in names], len(self.names), 0
+        places = {name: place for place, name in enumerate(self.names)}
+        chosen, width, before = [places[name] for name in names], len(self.names), 0
         with self._text() as file:
             reader = csv.reader(file, delimiter=self._delimiter)
             next(reader)

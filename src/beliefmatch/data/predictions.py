@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import first_repeated
 from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail, naming_arguments
 from beliefmatch.belief import Belief
-from beliefmatch.data.formats import ArrayFile, ArraysInMemory, Field, open_arrays
+from beliefmatch.data.formats import ArrayFile, ArraysInMemory, Field, open_arrays, places_by_number
 from beliefmatch.metrics._readings import BINARY
 
 __all__ = [
@@ -125,7 +127,8 @@ class Predictions:
 
         Args:
             logits: Logits, shape (N, K), or a `Belief`; either these or `probs`. Of a data frame, headings
-                such as logit_cat, or that are the names of classes, name the classes as those of a file do.
+                such as logit_cat or logit_0, or that are the names or ids of classes, name the classes as
+                those of a file do.
             probs: Probabilities, shape (N, K).
             targets: Class ids, or texts among `class_names`, shape (N,); None for OOD examples.
             images: Images of the examples, for thumbnails.
@@ -248,11 +251,11 @@ def _class_columns(
             return kind, Field(file, tuple(by_column)), tuple(by_column.values())
     targets = _find(file, "targets", names)
     texts = None if targets is None else targets.load()
-    known = list(class_names or (dict.fromkeys(texts) if isinstance(texts, list) else ()))
+    known = dict.fromkeys(class_names or (texts if isinstance(texts, list) else ()))
     if len(known) < 2 or not {*known} <= {*file.names}:
         return None
-    others = [] if class_names else [name for name in file.names if _may_be_class(file, name, known, targets)]
-    columns = known if class_names else [name for name in file.names if name in known or name in others]
+    others = {name for name in file.names if not class_names and _may_be_class(file, name, known, targets)}
+    columns = [*known] if class_names else [name for name in file.names if name in known or name in others]
     field = Field(file, tuple(columns))
     if not are_distributions(field.load()):
         fact = f"{file.path} must say whether the columns {field.name} hold logits or probabilities"
@@ -285,28 +288,59 @@ def _frame_by_class(
 ) -> tuple[Any, tuple[str, ...] | None]:
     """A data frame with its columns in the order of the classes, and their names where headings tell them.
 
-    As in a file, headings are prob_cat, ..., or names of classes that were given or that the targets hold.
+    As in a file, headings are prob_cat, ..., names of classes that were given or that the targets hold, or
+    prob_0, ...; of a frame, which has no other columns, also 0, 1, ....
     """
-    given = list(getattr(values, "columns", ()))
-    headings: list[str] = [one for one in given if isinstance(one, str)]
-    if len(headings) < 2 or len(headings) < len(given):
+    headings = [_heading(one) for one in getattr(values, "columns", ())]
+    if len(headings) < 2 or None in headings:
         return values, None
+    headings = [one for one in headings if one is not None]
     by_column = _by_column(kind, headings)
     names = [by_column.get(one, one) for one in headings]
-    if len(set(names)) < len(names):
-        return values, None
-    if known is not None:
-        if len(by_column) == len(names):
-            return values[list(_in_order("Predictions", by_column, known))], tuple(known)
-        if set(known) != set(names):
-            return values, None
-        return values[[headings[names.index(one)] for one in known]], tuple(known)
-    texts = set() if targets is None else {one for one in np.asarray(targets).flat if isinstance(one, str)}
-    is_named = len(by_column) == len(names) or (len(texts) > 1 and texts <= set(names))
-    return values, tuple(names) if is_named else None
+    if first_repeated(names) is None:
+        is_named = len(by_column) == len(names)
+        if known is not None and (is_named or set(known) == set(names)):
+            if is_named:
+                _in_order("Predictions", by_column, known)
+            places = {name: place for place, name in enumerate(names)}
+            return _with_columns(values, [places[name] for name in known]), tuple(known)
+        texts = (
+            set() if targets is None else {one for one in np.asarray(targets).flat if isinstance(one, str)}
+        )
+        if known is None and (is_named or (len(texts) > 1 and texts <= set(names))):
+            return values, tuple(names)
+    return _with_columns(values, _numbered_places(kind, headings)), None
 
 
-def _may_be_class(file: ArrayFile, name: str, known: Sequence[str], targets: Field | None) -> bool:
+def _heading(one: object) -> str | None:
+    """A heading of a data frame as in a file; None where it is neither text nor a whole number."""
+    if isinstance(one, str):
+        return one.strip()
+    is_whole = isinstance(one, Real | np.bool_) and float(one).is_integer()
+    return f"{int(one)}" if is_whole else None  # pyright: ignore[reportArgumentType]
+
+
+def _numbered_places(kind: Kind, headings: Sequence[str]) -> Sequence[int]:
+    """Places of numbered columns in the order of their numbers; of all columns where they have no numbers."""
+
+    def refused(fact: str) -> Exception:
+        return fail("Predictions", f"`{kind}` {fact}; rename the columns, or give an array.")
+
+    for spelling in SPELLINGS[kind]:
+        if places := places_by_number(headings, spelling, refused=refused):
+            return places
+    are_numbers = all(one.removeprefix("-").isdecimal() for one in headings)
+    return places_by_number(headings, "", refused=refused) if are_numbers else range(len(headings))
+
+
+def _with_columns(frame: Any, places: Sequence[int]) -> Any:
+    """A data frame of pandas, polars and the like with the columns of these places."""
+    if list(places) == list(range(len(frame.columns))):
+        return frame
+    return frame.iloc[:, places] if hasattr(frame, "iloc") else frame[[frame.columns[one] for one in places]]
+
+
+def _may_be_class(file: ArrayFile, name: str, known: Collection[str], targets: Field | None) -> bool:
     """Whether a column may be a class that never came true: shares, and neither targets nor an index."""
     if name in known or (targets is not None and name in targets.names):
         return False
@@ -345,7 +379,7 @@ def read_class_names(path: str | Path) -> list[str]:
         fact = f"`class_names` must be a text file, got {path} ({reason})."
         raise fail("read_class_names", fact) from error
     names = [line.strip() for line in text.rstrip().split("\n")]
-    wrong = next((name for name in names if not name or names.count(name) > 1), None)
+    wrong = "" if "" in names else first_repeated(names)
     if wrong is not None:
         what = f"{wrong!r} twice" if wrong else f"an empty line {names.index('') + 1}"
         raise fail("read_class_names", f"`class_names` must be one a line, none twice, got {what} in {path}.")

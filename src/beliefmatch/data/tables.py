@@ -19,7 +19,7 @@ from torch import Tensor
 from beliefmatch._utils import nearest
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.data.config import TABLE_SUFFIXES, TARGET_COLUMNS, TEXT_COLUMNS, DataConfig
-from beliefmatch.data.formats import TableFile, is_number, open_table
+from beliefmatch.data.formats import EMPTY_CELLS, EMPTY_NUMBERS, TableFile, is_number, open_table
 from beliefmatch.data.predictions import ids_of_names
 from beliefmatch.data.raw import part_files
 from beliefmatch.data.sources import Dataset, Source
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TableSource", "load_table", "read_rows", "table_source"]
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a"))
-"""Cells without a value, in any case, in a column that otherwise holds numbers."""
-_NO_CLASS = frozenset(("", "na", "n/a", "nan", "null", "#n/a"))  # "none" may be the name of a class
 _MAX_NUMBERED_CLASSES = 20  # more different numbers with decimals are the target of a regression
 _MAX_CLASS_SHARE = 0.5  # of the rows
 _WHOLE = re.compile(r"[+-]?[0-9]+(\.0+)?")
@@ -339,24 +336,35 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _read(file: TableFile, names: Sequence[str], *, text: Sequence[str] = ()) -> Table:
-    """Columns whose cells all are numbers or empty as numbers, all others as text."""
+    """Columns whose cells all are numbers or empty as numbers, all others as text.
+
+    One pass over the file; a second one for all columns that begin like numbers and are text.
+    """
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in names if name not in text}
     texts: dict[str, list[str]] = {name: [] for name in text}
+    late: list[str] = []
     rows = 0
     for chunk in file.chunks(names):
         cells = dict(zip(names, chunk, strict=True))
         for name in list(numbers):
             found = _numbers(cells[name])
-            if found is None:  # also what came before is text
-                del numbers[name]
-                texts[name] = [_text(cell, name, file) for cell in file.cells(name)[:rows]]
-            else:
+            if found is not None:
                 numbers[name].append(found)
+                continue
+            del numbers[name]
+            if rows:  # also what came before is text
+                late.append(name)
+            else:
+                texts[name] = []
         for name, column in texts.items():
             column += [_text(cell, name, file) for cell in cells[name]]
         rows += len(next(iter(cells.values())))
     if not rows:
         raise fail("data", f"{file.path} must hold rows below its heading, got none.")
+    texts |= {name: [] for name in late}
+    for chunk in file.chunks(late) if late else ():
+        for name, cells in zip(late, chunk, strict=True):
+            texts[name] += [_text(cell, name, file) for cell in cells]
     columns = {name: np.concatenate(found) for name, found in numbers.items()}
     return Table(columns, texts, rows, f"{file.path}", tuple(names))
 
@@ -405,7 +413,7 @@ def _numbers(cells: Iterable[Any]) -> np.ndarray | None:
         if isinstance(cell, str):
             text = cell.strip()
             try:
-                found.append(math.nan if text.lower() in MISSING else float(text))
+                found.append(math.nan if text.lower() in EMPTY_NUMBERS else float(text))
             except ValueError:
                 return None
             if "_" in text:  # float would take 12_34 for 1234
@@ -441,7 +449,7 @@ def _text(cell: Any, name: str, file: TableFile) -> str:
 def _require_labels(cells: list[str], target: str, origin: str) -> list[str]:
     """The cells, of which each names a class."""
     for row, cell in enumerate(cells, 1):
-        if cell.lower() in _NO_CLASS:
+        if cell.lower() in EMPTY_CELLS:
             got = f"{cell!r}" if cell else "nothing"
             remedy = "remove rows without a class"
             raise fail(

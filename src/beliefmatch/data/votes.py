@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +22,10 @@ import torch
 from torch import Tensor
 
 from beliefmatch._errors import ArgumentError
+from beliefmatch._utils import first_repeated
 from beliefmatch._validate import fail
 from beliefmatch.data.formats import (
+    EMPTY_CELLS,
     ArrayFile,
     CsvFile,
     NpzFile,
@@ -48,7 +51,6 @@ _NUMBERS = ("count", "counts", "n", "votes", "n_votes", "num_votes", "weight")
 _COUNT_PREFIXES = ("count", "counts", "votes", "n")
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)?|__index_level_\d+__")  # what pandas calls an index without a name
 _MOST_VOTES = 1e9  # of an item for a class: sums of them are exact in double precision
-_NO_VOTE = frozenset({"NA", "NaN", "nan", "<NA>"})
 _WHOLE = re.compile(r"([+-]?\d+)(\.0*)?")
 
 
@@ -112,14 +114,14 @@ def read_votes(
             counts; a table that could be either must be named.
         columns: Names of the columns for items, annotators and labels, where no default spelling applies.
         class_names: The classes in their order; a vote for any other label is an error. Default: the
-            labels that occur, sorted.
+            labels that occur, sorted. Cells such as NA and NaN are empty unless a class has that name. An
+            empty cell is no vote in the form "annotators", and an error among the labels of "long".
         repeats: Whether an annotator may vote for an item several times, each of which counts.
 
     Raises:
         ValueError: In one line, for a file that cannot be read or does not hold votes.
     """
-    if class_names is not None and len(set(class_names)) < len(class_names):
-        twice = next(name for name in class_names if class_names.count(name) > 1)
+    if (twice := first_repeated(class_names or ())) is not None:
         raise fail(_CALLER, f"`class_names` must be distinct, got {twice!r} twice.")
     file = open_arrays(path, caller=_CALLER, formats=_FORMATS)
     if not file.names:
@@ -246,9 +248,13 @@ def _read_long(
     cells = dict(zip([*used.values(), *numbers], _columns(file, [*used.values(), *numbers]), strict=True))
     found = {role: cells[name] for role, name in used.items()}
     for role, held in found.items():
-        if None in held:
-            row = held.index(None) + 1
-            raise fail(_CALLER, f"`{role}` must be in every row of {file.path}, got none in row {row}.")
+        empty = _empty_labels(held, class_names) if role == "label" else {None} & {*held}
+        if empty:
+            row, cell = next((row, cell) for row, cell in enumerate(held, 1) if cell in empty)
+            received = f"{'none' if cell is None else repr(cell)} in row {row}"
+            remedy = "leave out rows without a vote, or name the class by `class_names`"
+            hint = f"; {remedy}." if role == "label" else "."
+            raise fail(_CALLER, f"`{role}` must be in every row of {file.path}, got {received}{hint}")
     items, item_ids = _ids(found["item"])
     if not items:
         raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
@@ -319,6 +325,12 @@ def _labels(
     return classes, np.fromiter((places[cell] for cell in cells), np.int64, len(cells))
 
 
+def _empty_labels(cells: Iterable[str | None], class_names: Sequence[str] | None) -> set[str | None]:
+    """The cells that are empty, or hold what programs write for that and no class is called."""
+    named = set(class_names or ())
+    return {one for one in set(cells) if one is None or (one.lower() in EMPTY_CELLS and one not in named)}
+
+
 def _without_fractions(cells: Sequence[str], class_names: Sequence[str] | None) -> Sequence[str]:
     """Labels of which all are whole numbers as such: pandas writes 1.0 for 1 in a column with gaps."""
     if class_names is not None and any("." in name for name in class_names):
@@ -328,11 +340,9 @@ def _without_fractions(cells: Sequence[str], class_names: Sequence[str] | None) 
 
 
 def _natural(text: str) -> tuple[int, float, str]:
-    """Numbers in the order of their values, before other texts."""
-    try:
-        return 0, float(text), text
-    except ValueError:
-        return 1, 0.0, text
+    """Numbers in the order of their values, before other texts, of which nan and inf are some."""
+    value = float(text) if is_number(text) else math.nan
+    return (0, value, text) if math.isfinite(value) else (1, 0.0, text)
 
 
 def _require_single_votes(
@@ -357,7 +367,7 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
     cells = _columns(file, people)
     count = len(cells[0])
     items = _item_names(file, item, count)
-    empty = _NO_VOTE - set(class_names or ())
+    empty = _empty_labels((cell for column in cells for cell in column), class_names)
     votes = [
         (row, who, label)
         for row in range(count)
@@ -437,7 +447,8 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
         if missing:
             fact = f"must have a column for each class, got none for {missing[0]!r}"
             raise fail(_CALLER, f"`path` {fact} in {file.path}.")
-        others = [column for name, column in found.items() if name not in class_names]
+        named = set(class_names)
+        others = [column for name, column in found.items() if name not in named]
         found = {name: found[name] for name in class_names}
         _require_no_votes(file, others, list(found.values()))
     if len(found) < 2:

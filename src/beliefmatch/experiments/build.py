@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from beliefmatch._errors import ArgumentError, naming_arguments
-from beliefmatch._utils import derive_seed, reason_of
+from beliefmatch._utils import derive_seed, first_repeated, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
@@ -87,10 +87,8 @@ def is_main_process() -> bool:
 def ood_sets(config: RunConfig, data: Dataset) -> dict[str, Source]:
     """The sets that belong to no class, by name."""
     found = [_ood(text, config, data, "ood") for text in config.ood]
-    names = [name for name, _ in found]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise fail("config", f"`ood` must name each set once, got {twice[0]!r} more than once.")
+    if (twice := first_repeated(name for name, _ in found)) is not None:
+        raise fail("config", f"`ood` must name each set once, got {twice!r} more than once.")
     return dict(found)
 
 

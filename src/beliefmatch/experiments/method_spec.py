@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from beliefmatch._errors import fail
-from beliefmatch._utils import require_name
+from beliefmatch._utils import first_repeated, require_name
 from beliefmatch.experiments.config import RunConfig, TeacherConfig, merged, with_method
 from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
@@ -56,10 +56,8 @@ def parse_methods(text: str, *, caller: str = "compare", argument: str = "method
     MethodSpec(key='belief_matching:kl_weight=0.01', name='belief_matching', options={'kl_weight': 0.01})
     """
     specs = [_parse(part.strip(), caller, argument) for part in text.split(",")]
-    keys = [spec.key for spec in specs]
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        raise fail(caller, f"`{argument}` must not repeat a method, got {twice[0]!r} more than once.")
+    if (twice := first_repeated(spec.key for spec in specs)) is not None:
+        raise fail(caller, f"`{argument}` must not repeat a method, got {twice!r} more than once.")
     return specs
 
 
