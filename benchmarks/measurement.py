@@ -29,15 +29,24 @@ class Measured:
 
 
 def measure(
-    cell: Cell, seconds: float, without: Collection[str], note: Callable[[str], None]
+    cell: Cell,
+    seconds: float,
+    without: Collection[str],
+    note: Callable[[str], None],
+    alone: bool = False,
 ) -> dict[str, Measured]:
     """Times and memory of every contender, by name, save those of the packages to do without.
 
-    `note` is called with each failure of an optional contender.
+    `note` is called with each failure of an optional contender. A linear layer precedes every pass, untimed;
+    not so if `alone`, which measures beliefmatch and the base of the ratios only.
     """
     torch.set_num_threads(cell.threads)
     task = TASKS[cell.task]
     contenders = {name: one for name, one in task.contenders.items() if one.package not in without}
+    if alone:
+        contenders = {
+            name: one for name, one in contenders.items() if name == task.base or one.package == "beliefmatch"
+        }
     has_compiled = any(one.compiled for one in contenders.values())
     if has_compiled:
         torch.compiler.reset()  # or torch gives up after eight shapes, types and numbers of threads
@@ -53,9 +62,8 @@ def measure(
         except Exception as error:
             _leave_out(contender, f"{cell}: {name}", error, note)
             passes.pop(name, None)
-    before = (
-        () if has_compiled else (_layer(),)
-    )  # the threads of compiled code and of torch wait for each other
+    # Not for compiled code, whose threads and those of torch wait for each other.
+    before = (_layer(),) if not (alone or has_compiled) else ()
     rounds = interleaved(passes, costs, seconds, SEED, *before)
     size = rows[0].nbytes
     return {name: Measured(summary(rounds, name, task.base), peaks[name] / size) for name in passes}

@@ -53,7 +53,8 @@ def parser() -> OneLineParser:
     add("--dtype", type=_one_of(DTYPES), nargs="+", default=(), metavar="TYPE", help=", ".join(DTYPES))
     add("--threads", type=_threads, nargs="+", default=(), metavar="N", help="default 1 and all")
     add("--csv", type=Path, metavar="PATH", help="where to append, default benchmarks/results.csv")
-    add("--quick", action="store_true", help="small shapes in float32; recorded only with --csv")
+    add("--alone", action="store_true", help="no other contenders, no linear layer; recorded with --csv")
+    add("--quick", action="store_true", help="small shapes in float32; recorded with --csv")
     return made
 
 
@@ -67,22 +68,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unused:
         fitting = f"expected shapes that fit {', '.join(args.task or TASKS)}"
         command.error(f"argument --shape: {fitting}, got {'x'.join(map(str, unused[0]))}")
-    path = args.csv or (None if args.quick else results.DEFAULT_PATH)
+    path = args.csv or (None if args.quick or args.alone else results.DEFAULT_PATH)
     if path:
         try:
             results.prepare(path)
         except (OSError, ValueError) as error:
             command.error(f"argument --csv: {path}: {error}")
     try:
-        run(chosen, args.seconds or (1.0 if args.quick else 2.0), path)
+        run(chosen, args.seconds or (1.0 if args.quick else 2.0), path, args.alone)
     except KeyboardInterrupt:
         note("interrupted; the lines so far are recorded" if path else "interrupted")
         return INTERRUPTED
     return 0
 
 
-def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
-    """Measure, print and record the cells."""
+def run(chosen: Sequence[Cell], seconds: float, path: Path | None, alone: bool = False) -> None:
+    """Measure, print and record the cells; `alone` as for `measure`."""
     made = results.origin()
     if float(made["load"]) > BUSY * int(made["cores"]):
         note(f"the machine is busy, load {made['load']} on {made['cores']} cores; expect noise")
@@ -96,7 +97,7 @@ def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
         if index == 0 or chosen[index - 1].task != cell.task:
             print_head(cell.task, missing)
         progress(f"[{index + 1}/{len(chosen)}] {cell}")
-        found = measure(cell, seconds, missing, note)
+        found = measure(cell, seconds, missing, note, alone)
         progress("")
         print_row(cell, found, missing)
         if path:

@@ -58,9 +58,10 @@ def _belief_matching(
     heads: Tensor | slice,
 ) -> tuple[Tensor, Tensor]:
     """The belief matching loss, without the argument checks of the public function."""
-    number, priors = prior, None
     if isinstance(prior, tuple):
         number, priors = 1.0, torch.tensor(prior, dtype=torch.float32)[None, :, None]
+    else:
+        number, priors = prior, None
     has_ids = targets.dim() == 1
     labels = targets.expand(len(logits), -1) if has_ids else targets.t().expand_as(logits)
     kl_weights = kl_weights[heads]
