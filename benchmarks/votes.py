@@ -243,7 +243,7 @@ def table(rows: list[dict[str, Any]], measure: str) -> str:
             [row[measure][key][SCALED] - row[measure][key][CONTROL] for row in rows if row["set"] == one]
             for one, key in columns
         ]
-        lines.append(f"| belief matching less softmax | {' | '.join(map(interval, pairs))} |")
+        lines.append(f"| belief matching minus softmax | {' | '.join(map(interval, pairs))} |")
     return "\n".join(lines)
 
 

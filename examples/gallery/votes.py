@@ -64,8 +64,8 @@ print(
 )
 
 # %% [markdown]
-# The later votes test the belief. The plot shows their mean log-likelihood after none, one, two... of the first
-# five votes.
+# The later votes test the belief. The plot shows their mean negative log-likelihood after none, one, two... of
+# the first five votes: lower is better.
 
 # %%
 later = votes[test, 5:].sum(1)

@@ -24,7 +24,12 @@ log = logging.getLogger("mkdocs.hooks.beliefmatch")
 
 PAGES_OF_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
 """Files of the repository that are pages of the site, by their address there."""
-_ADDRESSES = {"README.md": "index.md", **PAGES_OF_ROOT}
+GALLERY = {
+    path.relative_to(ROOT).as_posix(): f"gallery/{path.stem}.md"
+    for path in sorted(ROOT.glob("examples/gallery/*.py"))
+}
+"""Scripts whose executed form is a page. Pages link to the script, which exists in the repository too."""
+_ADDRESSES = {"README.md": "index.md", **PAGES_OF_ROOT, **GALLERY}
 _SOURCES = {address: source for source, address in PAGES_OF_ROOT.items()}
 _FOLDER_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<target>[^)\s#]+)\)")
 _PIECE = re.compile(
@@ -49,9 +54,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, address, abs_src_path=f"{ROOT / source}"))
     for path in sorted(_linked_files(files)):
         files.append(File.generated(config, f"files/{path}", abs_src_path=f"{ROOT / path}"))
-    for script in sorted((ROOT / "examples" / "gallery").glob("*.py")):
-        log.info("Executing %s", script.relative_to(ROOT))
-        for file in _gallery_files(script, config):
+    for script in GALLERY:
+        log.info("Executing %s", script)
+        for file in _gallery_files(ROOT / script, config):
             files.append(file)
     return files
 

@@ -104,7 +104,7 @@ def compare(
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Train several methods alike and compare them.
+    """Train several methods in the same way and compare them.
 
     Trains on the embedded digits unless --data is given. The directory holds every run, all numbers as JSON,
     CSV and Markdown, figures, and report.html, which works offline. The same command continues where it was
