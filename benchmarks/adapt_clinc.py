@@ -234,7 +234,11 @@ def draw(tables: dict[str, dict[str, dict[str, tuple[float, float]]]], path: str
     left, *others = figure.subplots(1, 3)
     table = tables[BOOTSTRAP[0]]
     sizes = [int(label) for label in table]
-    names = {"spread": "mutual information of one head", "disagreement": "disagreement", "spread of all": "combined"}
+    names = {
+        "spread": "mutual information of one head",
+        "disagreement": "disagreement",
+        "spread of all": "combined",
+    }
     panels = [(left, "mean ", "mean over test sentences"), (others[0], "ood by ", "AUROC %: out of scope")]
     for axes, prefix, title in [*panels, (others[1], "errors by ", "AUROC %: errors")]:
         shown = names if axes is left else {**names, "confidence": "confidence of one head"}

@@ -108,7 +108,7 @@ def _precision() -> Figure:
     mean = torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64)
     belief = Belief((precision[:, None] * mean).log())
     axes.semilogx(precision, belief.entropy(), label="entropy: total")
-    axes.semilogx(precision, belief.expected_entropy(), label="expected entropy: of the label, if p were known")
+    axes.semilogx(precision, belief.expected_entropy(), label="expected entropy: if p were known")
     axes.semilogx(precision, belief.mutual_information(), label="mutual information: about p")
     axes.set(xlabel="precision α₀, with the mean (0.8, 0.1, 0.1)", ylabel="nats", ylim=(0, None))
     axes.set_title("One entropy, two parts")
