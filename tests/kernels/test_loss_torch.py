@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -292,6 +293,60 @@ def test_the_operation_computes_what_its_kernel_leaves_to_the_reference_and_name
     with using("native"), pytest.raises(ArgumentError) as error:
         compiled(logits[:1], torch.tensor([3]))
     assert error.value.argument == "targets"
+
+
+@NEEDS_NATIVE
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch's compiler
+@pytest.mark.parametrize("kind", ["ids", "counts", "rows", "prior"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager derivatives", "traced derivatives"])
+def test_second_derivatives_behind_the_operation_are_those_of_the_reference(kind, traced):
+    config = torch._dynamo.config
+    if traced and not hasattr(config, "trace_autograd_ops"):
+        pytest.skip("this torch does not compile torch.autograd.grad")
+    torch._dynamo.reset()
+    targets = torch.rand(5, 7) if kind == "counts" else TARGETS
+    options = {"rows": {"reduction": "none"}, "prior": {"prior": torch.rand(7) + 0.5}}.get(kind, {})
+
+    def penalised(z):
+        loss = belief_matching_loss(z, targets, **options).sum()
+        (first,) = torch.autograd.grad(loss, z, create_graph=True)
+        return loss + 10 * first.square().sum()
+
+    compiled = torch.compile(penalised, backend="eager", fullgraph=traced)
+    gradients = []
+    for kernel, function in (("reference", penalised), ("native", compiled)):
+        z = tracked()
+        with using(kernel), config.patch(trace_autograd_ops=True) if traced else nullcontext():
+            function(z).backward()
+        gradients.append(z.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", SEEN_INTO)
+def test_function_transforms_inside_compiled_code_equal_those_outside(kernel):
+    def pushed(z):
+        return jvp(loss_of, (z,), (z.cos(),))[1]
+
+    for function in (grad(loss_of), pushed, vmap(lambda z: loss_of(z.expand(5, 7)))):
+        torch._dynamo.reset()
+        with using(kernel):
+            made = torch.compile(function, backend="aot_eager")(LOGITS)
+        torch.testing.assert_close(made, function(LOGITS), rtol=1e-5, atol=1e-7)
+
+
+@NEEDS_NATIVE
+def test_batches_whose_size_depends_on_data_compile_without_a_graph_break():
+    torch._dynamo.reset()
+    kept = TARGETS > 0
+
+    def masked(z):
+        return belief_matching_loss(z[kept], TARGETS[kept])
+
+    expected, received = tracked(), tracked()
+    masked(expected).backward()
+    with using("native"), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        torch.compile(masked, backend="aot_eager", fullgraph=True)(received).backward()
+    torch.testing.assert_close(received.grad, expected.grad)
 
 
 @NEEDS_NATIVE

@@ -14,6 +14,7 @@ from torch.library import custom_op
 
 from beliefmatch import kernels
 from beliefmatch._rows import result_dtype
+from beliefmatch.kernels import reference
 from beliefmatch.kernels.native import PLAIN_TYPES, empty_grad, row_shape
 from beliefmatch.kernels.reference import LossInputs, Options, Reduction
 
@@ -98,17 +99,35 @@ operation.register_fake(_empty_loss_and_grad)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:6], output[1])
-    ctx.options = inputs[7:13]
+    *tensors, _, prior, kl_weight, dim, has_ids, ignore_index, reduction, wants_grad = inputs
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.options = Options(prior, kl_weight, dim, has_ids, ignore_index, reduction)
+    ctx.is_made = _is_made_at_once(inputs[0], None, reduction, wants_grad)
 
 
+@torch.compiler.disable  # compiled Functions, such as the reference consists of, have no second derivatives
 def _backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, grad = ctx.saved_tensors
-    if grad.numel():  # zeros of ignored rows stay zeros, however large a gradient scaler is
+    *tensors, numbers, grad = ctx.saved_tensors
+    if torch.is_grad_enabled():  # second derivatives follow
+        logits, targets, weight, priors, kl_weights = tensors
+        inputs = LossInputs(logits, targets, weight, priors, kl_weights, ctx.options)
+        grad = reference.loss_grad(_with_numbers(inputs, numbers), upstream)
+    elif ctx.is_made:  # zeros of ignored rows stay zeros, however large a gradient scaler is
         grad = torch.where(grad == 0, 0.0, grad * upstream).to(grad.dtype)
     else:
-        _, grad = operation(*tensors, upstream, *ctx.options, True)
+        _, grad = operation(*tensors, numbers, upstream, *ctx.options, True)
     return grad, *[None] * 13
+
+
+def _with_numbers(inputs: LossInputs, numbers: Tensor | None) -> LossInputs:
+    """The inputs with β and λ as tensors, where `numbers` holds them and there are no others."""
+    if numbers is None:
+        return inputs
+    prior, kl_weight = numbers.view(2, *[1] * inputs.logits.dim()).unbind()
+    priors = prior if inputs.priors is None else inputs.priors
+    return inputs._replace(
+        priors=priors, kl_weights=kl_weight if inputs.kl_weights is None else inputs.kl_weights
+    )
 
 
 operation.register_autograd(_backward, setup_context=_keep_for_backward)  # pyright: ignore

@@ -17,8 +17,8 @@ where the second form serves rows near the prior, and that of y, with ρ = 1 −
 
 The gradient is made together with the loss, and multiplied by the upstream gradient in the backward pass.
 
-Loss and gradient saturate at the largest number of float32. For class ids that also happens where 1/α alone
-is larger, which is where a logit is below −88.7, although λ/α may be smaller. Counts have no such range.
+Loss and gradient saturate at the largest number of float32. For class ids that also happens where β/α alone
+is larger, although λβ/α may be smaller: for β = 1 where a logit is below −88.7. Counts have no such range.
 """
 
 import math
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import Function
 from torch.nn import functional as F
 
@@ -149,7 +150,10 @@ def _is_supported(inputs: LossInputs) -> bool:
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs[1:5]):
         return False
     are_plain = all(x is None or type(x) in PLAIN_TYPES for x in inputs[:5])  # else with their own operations
-    if not torch.compiler.is_compiling() and (is_transformed() or not are_plain):
+    if torch.compiler.is_compiling():
+        if _are_functorch_transforms_active():
+            return False
+    elif is_transformed() or not are_plain:
         return False
     logits, options = inputs.logits, inputs.options
     if logits.dtype == torch.float64 and not torch.compiler.is_compiling():
