@@ -136,8 +136,8 @@ def test_a_device_on_which_triton_fails_is_served_by_the_lean_kernel(monkeypatch
     kernels._failure_of_probe.cache_clear()
     with using("auto"):
         with pytest.warns(UserWarning, match="no C compiler for cuda"):
-            assert kernels._kernels("cuda", False) == (kernels.lean,)
-        assert kernels._kernels("cuda", False) == (kernels.lean,)  # without another warning
+            assert kernels._kernels("cuda") == (kernels.lean,)
+        assert kernels._kernels("cuda") == (kernels.lean,)  # without another warning
         name, reason = kernels.status("cuda")
     kernels._failure_of_probe.cache_clear()
     assert name == "lean" and reason.startswith("triton does not work here (RuntimeError: no C compiler")

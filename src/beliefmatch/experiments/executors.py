@@ -241,16 +241,26 @@ class ProcessExecutor:
                 signal.signal(signal.SIGINT, before)
 
     def progress(self, on_task: OnTask) -> Iterator[tuple[int, Any]]:
-        """Wait for the workers and pass their reports on."""
-        pending = set(self._futures)
+        """Wait for the workers and pass their reports on.
+
+        A result may overtake the last reports of its task, which are dropped then.
+        """
+        pending, unfinished = set(self._futures), dict.fromkeys(self._futures.values(), (0.0, ""))
         try:
             while pending:
                 done, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 with suppress(Empty):
                     while True:
-                        on_task(*self._reports.get_nowait())
+                        index, fraction, description = self._reports.get_nowait()
+                        if index in unfinished:
+                            unfinished[index] = fraction, description
+                            on_task(index, fraction, description)
                 for future in done:
-                    yield self._futures[future], future.result()
+                    index, result = self._futures[future], future.result()
+                    fraction, description = unfinished.pop(index)
+                    if fraction < 1:
+                        on_task(index, 1.0, description)
+                    yield index, result
         except BrokenProcessPool as error:
             why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which resumes"
             raise fail("run", f"one of the processes was killed, {why}.", EnvironmentFailure) from error
