@@ -79,6 +79,9 @@ def comparison_verdict(record: ComparisonRecord) -> str:
     else:
         who = f"{_names(record, fitting, 3)} {'fits' if len(fitting) == 1 else 'fit'} best"
         who = "all fit equally well" if len(fitting) == len(names) else who
+    worst = by_nll.order[-1]
+    if worst not in fitting:
+        value = f"{value}; the highest is {_value_text(nll, by_nll.cells[worst])}, of {names[worst]}"
     return f"{first}; {who} ({value})."
 
 
