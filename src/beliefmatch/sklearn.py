@@ -599,7 +599,7 @@ def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
     layers = [(final.weight[None], final.bias[None])]
     scored = [((), one.candidate.kl_weight, one.candidate.weight_decay, search.nll(one)) for one in tried]
     nll, scored = search.nll(head), scored if folds else []
-    converged = head.converged or final.gap <= _TOLERANCE
+    converged = head.converged or (final.gap is not None and final.gap <= _TOLERANCE)
     return _Fit((), head.candidate, layers, nll, head.iterations + final.iterations, converged, scored)
 
 
