@@ -7,6 +7,7 @@ better.report("out/")
 """
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from beliefmatch._environment import needs
 from beliefmatch._files import directory_in_use
 from beliefmatch._torch_state import on_cpu
 from beliefmatch._utils import OnProgress
-from beliefmatch._validate import fail, naming_arguments
+from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_data
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
@@ -80,6 +81,8 @@ class Adapted(BeliefMixin):
             import jinja2  # noqa: F401
 
             from beliefmatch.report.adaptation import write_adaptation
+        if not isinstance(directory, str | PathLike):
+            raise fail("report", f"`directory` must be a path, got {describe(directory)}.", TypeError)
         if RunDirectory(Path(directory)).model_file.is_file():
             fact = f"`directory` must not be that of `beliefmatch adapt` or of a run, got {directory}"
             raise fail("report", f"{fact}, whose network would be lost; choose another.")

@@ -9,11 +9,13 @@ found.report("report.html")
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from beliefmatch._environment import needs
+from beliefmatch._errors import ArgumentError
 from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory
 from beliefmatch._torch_state import on_cpu
 from beliefmatch._utils import OnProgress, first_repeated, require_name
@@ -117,10 +119,9 @@ def evaluate(
     models = _models(logits, probs, name)
     sets = _ood_arrays(ood, list(models))
     made = []
-    for model, (kind, title, values) in models.items():
-        predictions = _predictions(kind, values, title, targets=targets, images=images, class_names=classes)
+    for model, predictions in _with_targets(models, targets, images, classes).items():
         others = {
-            set_name: _predictions(kind, *of_models[model], class_names=classes)
+            set_name: _predictions(models[model][0], *of_models[model], class_names=classes)
             for set_name, of_models in sets.items()
         }
         made.append(ModelPredictions(model, predictions, others))
@@ -196,6 +197,32 @@ def _ood_arrays(
             received = ", ".join(map(str, of_models)) or "none"
             raise fail("evaluate", f"`{title}` must have the models {', '.join(models)}, got {received}.")
         found[name] = {model: (of_models[model], f"{title}[{model!r}]") for model in models}
+    return found
+
+
+def _with_targets(
+    models: Mapping[str, tuple[Kind, str, Any]], targets: Any, images: Any, classes: tuple[str, ...] | None
+) -> dict[str, Predictions]:
+    """Checked predictions; where the targets fit one model, the shape of another one is to blame."""
+    found: dict[str, Predictions] = {}
+    refused: dict[str, ArgumentError] = {}
+    for model, (kind, title, values) in models.items():
+        try:
+            found[model] = _predictions(
+                kind, values, title, targets=targets, images=images, class_names=classes
+            )
+        except ArgumentError as error:
+            if error.argument != "targets":
+                raise
+            refused[model] = error
+    for model, error in refused.items():
+        kind, title, values = models[model]
+        own = _predictions(kind, values, title, class_names=classes).values.shape
+        fitting = next(((name, one.values.shape) for name, one in found.items()), None)
+        if fitting is None or fitting[1] == own:
+            raise error
+        expected = f"the shape {tuple(fitting[1])} of {fitting[0]!r}, which fits the targets"
+        raise fail("evaluate", f"`{title}` must have {expected}, got {tuple(own)}.") from error
     return found
 
 
@@ -390,6 +417,9 @@ class Evaluation:
             The path of the page.
         """
         figures = _figure_formats("report", figures)
+        if not isinstance(path, str | PathLike):
+            fact = "`path` must be the path of a directory or of an .html file"
+            raise fail("report", f"{fact}, got {describe(path)}.", TypeError)
         place = Path(path)
         is_page = place.suffix.lower() in (".html", ".htm") and not place.is_dir()
         if place.suffix.lower() in _OTHER_FILES and not place.is_dir():

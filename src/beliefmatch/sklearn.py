@@ -53,6 +53,7 @@ _HIDDEN = (100,)
 """Architecture that "auto" compares with the linear model, and that `partial_fit` starts with."""
 _FOLDS, _MANY_ROWS, _HELD_OUT = 5, 10_000, 0.1
 _TOLERANCE = 1e-3  # of the linear solver, relative to the objective
+_FINAL_TOLERANCE = 1e-8  # of the model that is kept; its probabilities are right to about 1e-4, as float32 is
 _MAX_RISE = 0.002  # relative rise of the cross-validated NLL that a stronger prior may cost
 _WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1)  # of networks
 _KL_WEIGHTS_TIMES_CLASSES = (
@@ -594,10 +595,12 @@ def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
     )
     head = search.belief_matching(search.softmax(), options.prior)
     tried = [one for one in search.heads if one.candidate.kind == "belief_matching"]
-    layers = [(head.weight[None], head.bias[None])]
+    final = search.refined(head, _FINAL_TOLERANCE)
+    layers = [(final.weight[None], final.bias[None])]
     scored = [((), one.candidate.kl_weight, one.candidate.weight_decay, search.nll(one)) for one in tried]
     nll, scored = search.nll(head), scored if folds else []
-    return _Fit((), head.candidate, layers, nll, head.iterations, head.converged, scored)
+    converged = head.converged or (final.gap is not None and final.gap <= _TOLERANCE)
+    return _Fit((), head.candidate, layers, nll, head.iterations + final.iterations, converged, scored)
 
 
 def _fold_networks(

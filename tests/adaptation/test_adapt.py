@@ -416,6 +416,8 @@ def test_a_report_does_not_replace_the_directory_of_the_command(better, tmp_path
     with pytest.raises(ValueError, match="`directory` must not be"):
         better.report(tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == ["model.json"]
+    with pytest.raises(TypeError, match=r"^report: `directory`"):
+        better.report(None)
 
 
 def test_arrays_are_predicted_like_tensors(better, digits):

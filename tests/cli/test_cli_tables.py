@@ -12,6 +12,7 @@ from beliefmatch.cli import main
 from beliefmatch.experiments.choose_recipe import choose_recipe, target_kl_weight
 from beliefmatch.experiments.config import config_from, merged, recipe
 from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.run import execute
 from commands import refused
 
 TOWNS = ("Bern", "Oslo", "Rome")
@@ -51,6 +52,35 @@ def test_a_run_on_a_table_says_what_was_taken_for_what_and_learns(run, capsys):
     costs = record.costs
     assert (costs.train_cpu_seconds or 0) > 0 and (costs.predict_cpu_ms_per_image or 0) > 0
     assert main(["evaluate", f"{run}", "--resamples", "0", "--out", f"{run.parent / 'evaluation'}"]) == 0
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_class_with_one_training_row_is_warned_of_with_its_name(tmp_path, capsys, command):
+    rows = [*rows_of(60), (60, "99", "Oslo", "ancient")]
+    line = [command, "--data", f"{write(tmp_path / 'people.csv', rows)}", "--dry-run"]
+    assert main([*line, "--out", f"{tmp_path / 'run'}"]) == 0
+    (warning,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("warning:")]
+    assert "`--data`" in warning and "1 example of class ancient" in warning
+    plain = write(tmp_path / "plain.csv", rows[:-1])
+    assert main([command, "--data", f"{plain}", "--dry-run"]) == 0
+    assert "warning:" not in capsys.readouterr().err
+
+
+def test_the_progress_of_a_table_counts_examples(tmp_path):
+    data, seen = write(tmp_path / "people.csv", rows_of(60)), []
+    changes = {"data": {"name": f"{data}"}, "training": {"epochs": 1}}
+    config = config_from(merged(recipe("tabular"), changes))
+    execute(config, tmp_path / "run", on_progress=lambda fraction, description: seen.append(description))
+    speeds = [one for one in seen if "epoch" in one]
+    assert speeds and all("examples/s" in one and "images" not in one for one in speeds)
+
+
+@pytest.mark.filterwarnings("default:.*no training row")
+def test_a_category_that_training_did_not_have_is_warned_of_by_the_file(run, tmp_path, capsys):
+    new = write(tmp_path / "new.csv", [("40", "Paris"), ("50", "Oslo")], ("age", "town"))
+    assert main(["predict", f"{run}", f"{new}"]) == 0
+    (warning,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("warning:")]
+    assert warning.startswith(f"warning: {new} has 'Paris' in column 'town'")
 
 
 def test_predictions_for_new_rows_do_not_depend_on_the_order_of_columns(run, tmp_path, capsys):

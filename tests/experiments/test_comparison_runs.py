@@ -238,7 +238,7 @@ from beliefmatch.experiments import executors as e
 
 def talk(many):
     for _ in range(many):
-        e._reports.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
+        e._reports.put((0, 0.5, "epoch 1 of 2, 1000 examples/s, loss 0.123"))
     return many
 
 if __name__ == "__main__":

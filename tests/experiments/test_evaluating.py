@@ -356,6 +356,25 @@ def test_other_numbers_of_classes_are_refused(logits, ood, named):
         alone(logits=logits, ood=ood, targets=TARGETS % 3)
 
 
+@pytest.mark.parametrize("odd", [LOGITS[:, :2], LOGITS[:5], Belief(torch.tensor(LOGITS[:, :2]))])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_model_whose_shape_does_not_fit_the_targets_is_named(odd, order):
+    logits = {name: {"a": LOGITS, "b": odd}[name] for name in order}
+    with pytest.raises(ValueError, match=r"^evaluate: `logits\['b'\]` must have the shape .* of 'a'"):
+        alone(logits=logits)
+
+
+def test_targets_that_fit_no_model_are_named():
+    with pytest.raises(ValueError, match=r"^evaluate: `targets`"):
+        alone(logits={"a": LOGITS, "b": LOGITS[:, :3]}, targets=TARGETS + K)
+
+
+@pytest.mark.parametrize("path", [None, 3])
+def test_a_path_of_a_report_that_is_no_path_is_named(pair, path):
+    with pytest.raises(TypeError, match=r"^report: `path`"):
+        pair.report(path)
+
+
 @pytest.mark.parametrize(
     ("path", "options", "named"),
     [

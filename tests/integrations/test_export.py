@@ -418,6 +418,18 @@ def test_a_binary_network_is_refused_with_the_two_logits_that_it_stands_for(tmp_
         export(nn.Linear(4, 1), tmp_path / "m.pt", torch.zeros(3, 4))
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_network_that_ends_in_a_softmax_is_refused_with_a_remedy(tmp_path, rows, classes):
+    linear = nn.Linear(4, classes)
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"^export: `model` .* softmax"):
+        export(nn.Sequential(linear, nn.Softmax(1)), tmp_path / "m.pt", x)
+    assert list(tmp_path.iterdir()) == []
+    made = export(nn.Sequential(linear, nn.Sigmoid()), tmp_path / "m.pt", x)  # of other sums
+    assert made.differences["probs"] < 1e-5
+
+
 def test_an_operator_set_that_the_exporter_does_not_write_is_refused(tmp_path, monkeypatch):
     imported("onnxruntime")
     made, write = [], torch.onnx.export

@@ -191,6 +191,48 @@ def test_no_diagram_is_drawn_where_it_is_switched_off_or_no_logger_takes_it(tmp_
     assert "val_ece" in (Path(logger.log_dir) / "metrics.csv").read_text()
 
 
+class Diverging(Classifier):
+    """Of one row of the second epoch, the logits are NaN."""
+
+    def validation_step(self, batch, batch_idx):
+        found = super().validation_step(batch, batch_idx)
+        if self.current_epoch == 1 and batch_idx == 1 and self.global_rank == self.trainer.world_size - 1:
+            found["logits"][0, 1] = torch.nan
+        return found
+
+
+def logged(directory, name):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(f"{directory}").Reload()
+    return [event.value for event in events.Scalars(name)], [
+        event.step for event in events.Images("val_reliability")
+    ]
+
+
+def test_an_epoch_with_a_logit_of_nan_logs_nan_without_a_diagram_and_training_goes_on(tmp_path):
+    imported("tensorboard")
+    logger = pl.loggers.TensorBoardLogger(tmp_path, name="run", version=0)
+    best = pl.callbacks.ModelCheckpoint(tmp_path / "best", monitor="val_nll")
+    run = trainer(tmp_path, CalibrationCallback(), best, logger=logger, max_epochs=3)
+    torch.manual_seed(0)
+    module = Diverging()
+    run.fit(module, loader(64), loader(41, seed=1))
+    for name, value in expected(module, 41, 1).items():
+        first, second, third = logged(logger.log_dir, f"val_{name}")[0]
+        assert np.isfinite(first) and np.isnan(second) and third == pytest.approx(value, rel=1e-5), name
+    assert logged(logger.log_dir, "val_nll")[1] == [4, 12]
+    assert np.isfinite(best.best_model_score.item())
+
+
+@pytest.mark.slow
+def test_a_logit_of_nan_in_one_of_two_processes_makes_the_metrics_of_both_nan(tmp_path):
+    torch.manual_seed(0)
+    run = trainer(tmp_path, CalibrationCallback(), strategy="ddp_fork", devices=2)
+    run.fit(Diverging(), loader(64), loader(64, seed=1))
+    assert all(run.callback_metrics[f"val_{name}"].isnan() for name in NAMES)
+
+
 @pytest.mark.slow
 def test_two_processes_log_the_metrics_of_all_examples_and_draw_them_once(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

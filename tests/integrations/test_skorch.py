@@ -180,6 +180,14 @@ def test_the_first_output_of_a_module_with_several_holds_the_logits():
     np.testing.assert_allclose(fitted.belief(INPUTS).probs.numpy(), fitted.predict_proba(INPUTS), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [str, object])
+@pytest.mark.parametrize("train_split", [None, skorch.dataset.ValidSplit(5, stratified=True)])
+def test_labels_of_text_are_refused_with_a_remedy(kind, train_split):
+    texts = np.array(["setosa", "versicolor", "virginica"])[LABELS].astype(kind)
+    with pytest.raises(TypeError, match=r"^BeliefNetClassifier: `y` .*LabelEncoder"):
+        fit(net(train_split=train_split), texts)
+
+
 def test_before_fitting_probabilities_are_refused():
     with pytest.raises(skorch.exceptions.NotInitializedError):
         net().predict_proba(INPUTS)

@@ -127,6 +127,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
     found = _decided(sets, there, known, init, labels)
     for name, one in there.items():
         _require_rows(name, one, found.classes)
+    if found.kind == "new" and known is None:
+        _require_ids_of_train(there)
     _require_examples(sets.train.targets, found, is_known=known is not None)
     _warn_of_rows_without_class(there)
     return found
@@ -192,6 +194,17 @@ def _require_rows(name: str, features: Features, classes: int) -> None:
     require_labels(_CALLER, name, features, classes, features.width)
     if not len(scorable(features)):
         raise fail(_CALLER, f"`{name}` must have rows with votes, got none of {len(features)}.")
+
+
+def _require_ids_of_train(sets: Mapping[str, Features]) -> None:
+    """Where the training ids have no gap, ids beyond them are the fault of the set that has them."""
+    classes = int(sets["train"].targets.max()) + 1
+    if classes < 2 or not bool(sets["train"].targets.add(1).bincount()[1:].all()):
+        return
+    for name, one in sets.items():
+        if len(beyond := one.targets[one.targets >= classes]):
+            fact = f"`{name}` must have class ids of `train`, from 0 to {classes - 1}, got {_listed(beyond)}"
+            raise fail(_CALLER, f"{fact}; number the classes of both alike, or give `classes`.")
 
 
 def _require_examples(targets: Tensor, found: LabelSet, *, is_known: bool) -> None:

@@ -326,6 +326,12 @@ class HeadSearch:
         (found,) = self.fit([candidate], head, tolerance=_FINE * self.config.tolerance)
         return found
 
+    def refined(self, head: FittedHead, tolerance: float) -> FittedHead:
+        """The head closer to its optimum. It is fitted to all rows alone, without the folds."""
+        every = torch.ones(1, len(self.design), dtype=torch.float32)
+        (found,) = self.fit([head.candidate], head, row_weights=every, tolerance=tolerance)
+        return found
+
     def _start(self, candidate: Candidate, near: FittedHead | None) -> Init:
         if near is None and self._init is None:
             weight = torch.zeros(self.classes, self.design.width, dtype=torch.float32)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from beliefmatch._errors import fail, naming_arguments
+from beliefmatch._errors import ArgumentWarning, fail, naming_arguments
 from beliefmatch._files import atomic_write_dir, ready_directory
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -17,6 +17,7 @@ from beliefmatch.cli.console import (
     require_packages,
     resumable,
     show,
+    show_warning,
     user_errors,
     write_errors,
 )
@@ -30,6 +31,7 @@ __all__ = ["compare", "train"]
 
 DEFAULT_METHODS = "softmax,label_smoothing,mc_dropout,ensemble,belief_matching"
 _OOD_SCORE = "entropy"
+_SHOWN = 5  # classes in a warning
 
 
 @opt.with_options(opt.RunOptions)
@@ -69,6 +71,7 @@ def _train(context: typer.Context, method: str | None, path: Path, url: str | No
         workers, tensorboard = workers_on(params["on"]), params["tensorboard"]
         job = TrainJob(config, path, tensorboard=tensorboard, url=url, workers=workers)
         notes = _notes(config, notes)
+        _warn_of_single_rows(context, config)
         if not dry_run:
             ready_directory(f"{path}" if url else params["out"], caller="train")
     if dry_run:
@@ -139,6 +142,7 @@ def _compare(context: typer.Context, methods: str, path: Path, url: str | None) 
         job = Comparison(settings, specs, seeds=all_seeds, directory=path, url=url, workers=workers)
         require_packages(context, "terminal", "report")
         notes = _notes(job.first, notes)
+        _warn_of_single_rows(context, job.first)
         if not dry_run:
             ready_directory(f"{path}" if url else params["out"], caller="compare")
     if dry_run:
@@ -204,6 +208,20 @@ def _notes(config: "RunConfig", notes: tuple[str, ...]) -> list[str]:
     from beliefmatch.experiments.build import dataset
 
     return [*dataset(config.data).facts.get("notes", ()), *notes]
+
+
+def _warn_of_single_rows(context: typer.Context, config: "RunConfig") -> None:
+    """Warn of classes with one training example, unless so few labels were asked for."""
+    from beliefmatch.experiments.build import dataset, is_main_process
+
+    data = dataset(config.data)
+    counts = data.train.targets.bincount(minlength=len(data.class_names)).tolist()
+    single = [name for name, count in zip(data.class_names, counts, strict=True) if count == 1]
+    if single and config.data.labels is None and is_main_process():
+        more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
+        which = f"{'class' if len(single) == 1 else 'each of the classes'} {', '.join(single[:_SHOWN])}{more}"
+        fact = f"`data` has 1 example of {which} among {sum(counts):,} to train on; too few to learn from."
+        show_warning(context, ArgumentWarning("train", fact))
 
 
 def _run_config(settings: dict[str, Any], method: str | None, kl_weight: float | str | None) -> "RunConfig":

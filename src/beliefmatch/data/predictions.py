@@ -350,14 +350,14 @@ def _may_be_class(file: ArrayFile, name: str, known: Collection[str], targets: F
     return bool(((values >= 0) & (values <= 1)).all())
 
 
-def are_distributions(values: Tensor | list[str]) -> bool:
+def are_distributions(values: Tensor | list[str], *, tolerance: float = SUM_TOLERANCE) -> bool:
     """Whether these are rows of probabilities beyond doubt."""
     if not isinstance(values, Tensor) or values.ndim != 2 or values.shape[1] < 2 or not len(values):
         return False
     if not values.is_floating_point():
         return False
     sums = values.sum(1, dtype=torch.float64)
-    return bool(((values >= 0) & (values <= 1)).all()) and bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
+    return bool(((values >= 0) & (values <= 1)).all()) and bool(((sums - 1).abs() <= tolerance).all())
 
 
 def _find(file: ArrayFile, role: Role, names: FieldNames) -> Field | None:

@@ -392,14 +392,14 @@ def _read_like(file: TableFile, encoding: TableEncoding) -> Table:
     extra = [name for name in file.names if name not in {*kinds, encoding.target, *encoding.dropped}]
     if extra:
         listed = ", ".join(extra[:_SHOWN]) + (", …" if len(extra) > _SHOWN else "")
-        message = f"data: {file.path} has columns that the training did not have and are ignored: {listed}."
+        message = f"{file.path} has columns that the training did not have and are ignored: {listed}."
         warnings.warn(message, stacklevel=level_of_caller())
     return table
 
 
 def _warn_of_unknown_values(encoding: TableEncoding, table: Table) -> None:
     for name, (value, count) in encoding.unknown_values(table).items():
-        message = f"data: {name!r} is {value!r} in {table.origin}, which no training row had"
+        message = f"{table.origin} has {value!r} in column {name!r}, which no training row had"
         more = f" ({count:,} of {table.rows:,} rows have such values)"
         warnings.warn(
             f"{message}{more}; it is encoded as none of the known values.", stacklevel=level_of_caller()

@@ -275,7 +275,7 @@ class TrainingRun:
         members, epoch = self.method.members, min(progress.epoch + 1, progress.epochs)
         fraction = (member + progress.step / progress.steps) / members
         which = f", network {member + 1} of {members}" if members > 1 else ""
-        speed = f"{progress.images_per_second:.0f} images/s, loss {progress.loss:.3f}"
+        speed = f"{progress.images_per_second:.0f} examples/s, loss {progress.loss:.3f}"
         self.on_progress(_TRAINING * fraction, f"epoch {epoch} of {progress.epochs}{which}, {speed}")
 
     def predictor(self, networks: list[nn.Module]) -> Predictor:

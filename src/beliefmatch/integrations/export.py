@@ -39,6 +39,7 @@ from beliefmatch._validate import describe, fail, naming_arguments, require_choi
 from beliefmatch.adaptation.heads import call_model, deep_copy, logits_of, unwrapped
 from beliefmatch.adaptation.surgery import BeliefMixin, EnsembleLinear
 from beliefmatch.belief import Belief
+from beliefmatch.data.predictions import are_distributions
 from beliefmatch.metrics._readings import BINARY
 
 __all__ = [
@@ -69,6 +70,10 @@ _TRACED_ROWS = 3
 _BATCH_SIZES = (_TRACED_ROWS, 1, 5)
 _LOGIT_TOLERANCE = 1e-4
 """Allowed difference of logits, relative to the largest: rounding in another order of operations."""
+
+_SUM_TOLERANCE = 1e-4
+"""Distance from 1 of the sum of a softmax in float32. One row of two standard normal logits comes as near by
+chance once in 50,000 times."""
 
 
 class _Output(NamedTuple):
@@ -268,6 +273,7 @@ def export(
         versions=versions("beliefmatch", "torch", *(("onnx",) if kind == "onnx" else ())),
     )
     _require_numbers(module, tensors)
+    _require_logits(module, tensors)
     with _directory_in_use(place):  # proved before the work
         pass
     content = _content(module, batches[0], record, dynamic, opset)
@@ -465,6 +471,15 @@ def _require_numbers(module: _Exportable, tensors: Sequence[Tensor]) -> None:
         if module.logits(*tensors).isnan().any():
             fact = "`example_inputs` must be numbers where the model has no answer for NaN, got NaN"
             raise fail(_CALLER, f"{fact}, for which its logits are NaN.")
+
+
+def _require_logits(module: _Exportable, tensors: Sequence[Tensor]) -> None:
+    """The network must not end in a softmax, whose output would be read as logits."""
+    with torch.no_grad():
+        logits = module.logits(*tensors)
+    if are_distributions(logits, tolerance=_SUM_TOLERANCE):
+        got = "rows that lie in [0, 1] and sum to 1, as probabilities do"
+        raise fail(_CALLER, f"`model` must return logits, got {got}; remove the softmax at its end.")
 
 
 def _input_spec(name: str, tensor: Tensor, dynamic: Mapping[int, str]) -> TensorSpec:

@@ -1,5 +1,6 @@
 """Calibration in Lightning: a callback that logs it, with the reliability diagram."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from io import BytesIO
@@ -28,7 +29,8 @@ class CalibrationCallback(Callback):
     `validation_step` and `test_step` return a dictionary with `logits` (N, K) and `targets` (N,), class ids;
     it may have other keys, such as `loss`. The metrics are those of all examples of the epoch and of all
     processes, not means over batches, and are logged as `val_nll`, `test_ece` and so on. Other callbacks can
-    monitor them. With several dataloaders there is one of each, `val_nll/0`, `val_nll/1` and so on.
+    monitor them. With several dataloaders there is one of each, `val_nll/0`, `val_nll/1` and so on. All are
+    NaN where a logit of the epoch is, and training goes on; such an epoch has no diagram.
 
     TensorBoard gets the reliability diagram of each epoch too, as `val_reliability`. The batches of
     Lightning's sanity check are left out.
@@ -49,7 +51,7 @@ class CalibrationCallback(Callback):
         super().__init__()
         self.n_bins = require_at_least_one("CalibrationCallback", "n_bins", n_bins)
         self.figure = figure
-        self._summaries: dict[int, Summary] = {}
+        self._summaries: dict[int, _Epoch] = {}
         """Of this epoch, by dataloader."""
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -94,7 +96,7 @@ class CalibrationCallback(Callback):
 
     def _start(self, dataloaders: int, trainer: Trainer, pl_module: LightningModule) -> None:
         """One summary for each dataloader: also a process without a batch of it must exchange states."""
-        self._summaries = {number: Summary(n_bins=self.n_bins) for number in range(dataloaders)}
+        self._summaries = {number: _Epoch(n_bins=self.n_bins) for number in range(dataloaders)}
         if trainer.world_size > 1:
             # Processes exchange states from the device that they train on; MPS has no double precision.
             for summary in self._summaries.values():
@@ -103,23 +105,47 @@ class CalibrationCallback(Callback):
     def _add(self, step: str, outputs: Any, dataloader: int) -> None:
         logits, targets = _logits_and_targets(step, outputs)
         with naming_arguments("CalibrationCallback", target="targets"):
-            self._summaries[dataloader].update(logits=logits.detach(), target=targets)
+            self._summaries[dataloader].add(logits.detach(), targets)
 
     def _log(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        all_bins = {}
+        all_bins, undefined = {}, set()
         for dataloader, summary in self._summaries.items():
             with summary.sync_context():  # entered by all processes
                 all_bins[dataloader] = summary.reliability_bins()
+                if summary.undefined_rows > 0:
+                    undefined.add(dataloader)
         seen = {dataloader: bins for dataloader, bins in all_bins.items() if bins.count.sum() > 0}
         for dataloader, bins in seen.items():
             suffix = f"/{dataloader}" if len(seen) > 1 else ""
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*was called before the ``update`` method")
                 found = self._summaries[dataloader].compute()
-            values = {f"{stage}_{name}{suffix}": found[name].item() for name in LOGGED}
+            is_defined = dataloader not in undefined
+            values = {
+                f"{stage}_{name}{suffix}": found[name].item() if is_defined else math.nan for name in LOGGED
+            }
             pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
-            if self.figure and not trainer.sanity_checking and trainer.is_global_zero:
+            if self.figure and is_defined and not trainer.sanity_checking and trainer.is_global_zero:
                 _draw(f"{stage}_reliability{suffix}", bins, trainer)
+
+
+class _Epoch(Summary):
+    """The summary of an epoch, which counts rows whose logits are no numbers."""
+
+    undefined_rows: Tensor
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._add_sum("undefined_rows")
+
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """Add a batch; rows without probabilities, as of NaN, are taken for equal logits and counted."""
+        if logits.ndim == 2 and logits.is_floating_point():
+            undefined = logits.log_softmax(1).isnan().any(1)
+            self.update(logits=logits.masked_fill(undefined[:, None], 0.0), target=targets)
+            self._add("undefined_rows", undefined.sum())
+        else:
+            self.update(logits=logits, target=targets)
 
 
 def _logits_and_targets(step: str, outputs: Any) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
+from beliefmatch._validate import describe, fail
 from beliefmatch.belief import Belief
 from beliefmatch.loss import BeliefMatchingLoss
 
@@ -77,8 +78,13 @@ class BeliefNetClassifier(NeuralNetClassifier):
     def check_data(self, X: Any, y: Any) -> None:
         """See `NeuralNetClassifier`; the classes of votes are the columns."""
         super().check_data(X, y)
-        if y is not None and _is_votes(y):
+        if y is None:
+            return
+        if _is_votes(y):
             self.classes_inferred_ = np.arange(np.shape(y)[1])
+        elif len(labels := _texts(y)):
+            got = f"{describe(labels[0])}; encode them by sklearn.preprocessing.LabelEncoder"
+            raise fail("BeliefNetClassifier", f"`y` must be class ids from 0 to K − 1, got {got}.", TypeError)
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **options: Any) -> Tensor:
         """See `NeuralNetClassifier`; votes may be integers."""
@@ -106,6 +112,11 @@ def _accuracy(net: BeliefNetClassifier, X: Any, y: Any) -> float:
 
 def _is_votes(y: Any) -> bool:
     return len(np.shape(y)) == 2
+
+
+def _texts(y: Any) -> list[str]:
+    """The labels that are text."""
+    return [] if isinstance(y, Tensor) else [f"{one}" for one in np.ravel(y).tolist() if isinstance(one, str)]
 
 
 def _majority(y: Any) -> Any:
