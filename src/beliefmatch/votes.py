@@ -217,6 +217,15 @@ def tempered(logits: Tensor, temperature: float | Tensor, one_precision: bool) -
     return (log_probs / temperature).log_softmax(-1).clamp(min=_LEAST_LOG_PROB)
 
 
+def log_likelihood_of_draws(logits: Tensor, counts: Tensor, max_votes: int) -> float:
+    """Σ of `votes_log_likelihood`, with `max_votes` votes of an item at most, as in `fit_scale`."""
+    votes = require_votes("fit_scale", logits, counts)
+    voted = votes.sum(1) > 0
+    most = _at_most_present(max_votes, votes)
+    objective = _TemperedObjective(logits[voted], votes[voted], most, one_precision=False)
+    return objective.value(logits.new_zeros(2)).item()
+
+
 def _scattered(name: str, logits: Tensor, counts: Tensor, max_votes: int) -> tuple[Tensor, Tensor, int]:
     """Logits and votes in the working type, and the number of votes that count, all fit for a scale."""
     most = _require_scatter(name, max_votes)

@@ -46,6 +46,7 @@ from beliefmatch.votes import (
     fit_class_prior,
     fitted_belief,
     fitted_scale,
+    log_likelihood_of_draws,
     prob_of_majority,
     tempered,
 )
@@ -336,6 +337,7 @@ def analyse_votes(
     require_analysable(given, config, replay=replay, dawid_skene=dawid_skene)
     on_step("fitting the belief")
     log_alpha, precisions, prior = _belief(votes.counts, model, config)
+    model_gain = None if model is None else _model_gain(log_alpha, votes.counts, config)
     on_step("items")
     table = _item_table(log_alpha, votes.counts, config)
     on_step("annotators")
@@ -343,7 +345,7 @@ def analyse_votes(
     control = _dawid_skene(votes, table) if dawid_skene else None
     simulation = simulate(given, config, on_step=on_step) if replay else None
     cast, settled = votes.counts.sum(1), table.settled
-    left = config.panel - cast
+    left = (config.panel - cast).clamp(min=0)
     disputed = _disputed(votes.counts, table)[: config.shown]
     bins = (table.prob_majority * _BINS).long().clamp(max=_BINS - 1)
     record = VotesRecord(
@@ -372,9 +374,11 @@ def analyse_votes(
         command=list(command),
         precisions=precisions,
         largest_votes=int(cast.max()),
+        model_gain=model_gain,
+        undecided=int(_is_undecided(votes.counts, left).sum()),
         **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
     )
-    for doubt in record.replay_doubts():
+    for doubt in (*record.model_doubts(), *record.replay_doubts()):
         warn(_CALLER, doubt)
     return record, table
 
@@ -391,7 +395,8 @@ def require_analysable(
         dawid_skene: Whether the consensus is to be held against that of Dawid and Skene's model.
     """
     votes, model = given
-    _require_panel(votes, config)
+    if not replay:
+        _require_panel(votes, config)
     if model is not None and not (votes.counts.sum(1) >= 2).any():
         fact = "must have items with two votes or more, from which the precision of the model is fitted"
         raise fail(_CALLER, f"`path` {fact}, got one vote an item at most.")
@@ -407,7 +412,7 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
     most = votes.counts.sum(1)
     if most.max() > config.panel:
         item, count = votes.items[int(most.argmax())], int(most.max())
-        remedy = f"give `panel` as {count}"
+        remedy = f"give `panel` as {count}, or replay panels of {config.panel} by `simulate`"
         if count > LARGEST_PANEL:
             remedy = f"keep at most {LARGEST_PANEL} votes of each item, the largest panel"
         fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
@@ -416,10 +421,13 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
 
 def _require_whole_panels(votes: Votes, config: VotesConfig) -> Tensor:
     """The items with a whole panel, at least two: one half is fitted on, the other replayed."""
-    whole = (votes.counts.sum(1) >= config.panel).nonzero().flatten()
+    cast = votes.counts.sum(1)
+    whole = (cast >= config.panel).nonzero().flatten()
     if len(whole) < 2:
         expected = f"at least two items with {config.panel} votes, a whole panel"
-        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; give a smaller `panel`.")
+        largest = 0 if len(cast) < 2 else int(cast.topk(2).values[1])
+        remedy = f"give `panel` as {largest} or less" if largest else "add votes for other items"
+        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; {remedy}.")
     return whole
 
 
@@ -449,15 +457,39 @@ def _belief(
 
 
 def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
+    """An item with as many votes as the panel or more is complete: all its votes are its panel."""
     log_alpha, counts, places = _distinct(log_alpha, counts)
-    majority = prob_of_majority(log_alpha, config.panel, counts)
+    is_complete = counts.sum(1) >= config.panel
+    majority = _shares(counts)
+    majority[~is_complete] = prob_of_majority(log_alpha[~is_complete], config.panel, counts[~is_complete])
     best, consensus = majority.max(1)
     settled = best >= config.confidence
     gain = torch.zeros_like(best)
-    is_open = ~settled & (counts.sum(1) < config.panel)
+    is_open = ~settled & ~is_complete
     gain[is_open] = expected_gain(log_alpha[is_open], config.panel, counts[is_open])
     probs = _after(log_alpha, counts)
     return ItemTable(*(x[places] for x in (consensus, best, settled, gain, probs)))
+
+
+def _model_gain(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> float:
+    """Nats by which all votes are likelier under these beliefs than under one Dirichlet for all items."""
+    with warnings.catch_warnings():  # the precision of the model is the one that is used
+        warnings.simplefilter("ignore", UnboundedScale)
+        alone = fit_class_prior(counts, max_votes=config.max_votes).expand_as(counts)
+    of_model, of_votes = (log_likelihood_of_draws(z, counts, config.max_votes) for z in (log_alpha, alone))
+    return of_model - of_votes
+
+
+def _shares(counts: Tensor) -> Tensor:
+    """The classes with the most votes of each item, which share one equally."""
+    is_most = (counts == counts.amax(1, keepdim=True)).double()
+    return is_most / is_most.sum(1, keepdim=True)
+
+
+def _is_undecided(counts: Tensor, left: Tensor) -> Tensor:
+    """Whether the votes that are left can still make or break a tie: then the belief has a say."""
+    first, second = counts.topk(2).values.unbind(1)
+    return (left > 0) & (first - second <= left)
 
 
 def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -592,6 +624,8 @@ def simulate(
 ) -> Simulation:
     """Replay the votes of the items with a whole panel, and stop as soon as the majority is sure enough.
 
+    The panel is drawn from the votes of an item, which may be more.
+
     The truth is the majority of the panel, or `of_all_votes` of the item; where it ties, an item errs by the
     share of the classes that were not chosen. Scales and priors are fitted on the other half of the items,
     and never on those replayed.
@@ -612,8 +646,7 @@ def simulate(
         prefixes = _prefixes(votes.counts[items], config.panel, rng)
         final = prefixes[-1]
         truth = votes.counts[items] if of_all_votes else final
-        share = (truth == truth.amax(1, keepdim=True)).double()
-        share /= share.sum(1, keepdim=True)
+        share = _shares(truth)
         fixed.append(_fixed(prefixes, share))
         halves = torch.arange(len(items)) % 2 == 0
         for name in names:
@@ -638,7 +671,8 @@ def simulate(
         )
         for name, points in runs.items()
     ]
-    return Simulation(replayed, rules, _averaged(fixed))
+    voted = int(votes.counts.any(1).sum())
+    return Simulation(replayed, rules, _averaged(fixed), voted - len(whole))
 
 
 def _prefixes(counts: Tensor, panel: int, rng: Any) -> list[Tensor]:
@@ -657,8 +691,7 @@ def _fixed(prefixes: Sequence[Tensor], share: Tensor) -> list[StoppingPoint]:
     """As many votes for every item; a tie of the votes so far is decided by lot."""
     found = []
     for m, counts in enumerate(prefixes[1:], 1):
-        best = (counts == counts.amax(1, keepdim=True)).double()
-        right = (best / best.sum(1, keepdim=True) * share).sum(1)
+        right = (_shares(counts) * share).sum(1)
         found.append(StoppingPoint(0.0, float(m), (1 - right).mean().item()))
     return found
 
