@@ -335,7 +335,7 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
 
 
 def lead(votes: Tensor) -> Tensor:
-    """By how many votes the first class is ahead of the second; a single class by all of them and one more."""
+    """Votes by which the first class is ahead of the second; of a single class, all of them and one more."""
     if votes.shape[1] < 2:
         return votes[:, 0] + 1
     first, second = votes.topk(2).values.unbind(1)
@@ -755,7 +755,7 @@ def _wins_at_of_many(level: int, weights: Tensor, votes: Tensor, left: Tensor, t
 
 
 def _product_of_classes(factors: list[Tensor], sizes: int) -> list[Tensor]:
-    """Coefficients of the product of the polynomials of all classes (N, K, nodes), each of shape (N, nodes)."""
+    """Coefficients (N, nodes) of the product of all classes, from those of each class (N, K, nodes)."""
     while (classes := factors[0].shape[1]) > 1:
         half = classes // 2
         one, other = ([x[:, part] for x in factors] for part in (slice(half), slice(half, 2 * half)))

@@ -16,6 +16,7 @@ from beliefmatch.experiments.votes import (
     NO_MODEL,
     ONE_PRECISION,
     OWN_PRECISION,
+    SOFTMAX_HEAD,
     ModelBelief,
     VotesInput,
     analyse_votes,
@@ -537,6 +538,17 @@ def test_features_are_cross_fitted(tmp_path):
     nll = -(votes * given.model.logits.log_softmax(1)).sum() / votes.sum()
     base = -(votes * shares.log()).sum() / votes.sum()
     assert nll < 0.85 * base  # of votes that the heads have not seen
+    assert given.model.softmax is not None
+    softmax = -(votes * given.model.softmax.log_softmax(1)).sum() / votes.sum()
+    assert softmax == pytest.approx(nll.item(), rel=0.03) and not torch.equal(
+        given.model.softmax, given.model.logits
+    )
+    found = simulate(given, VotesConfig(repetitions=1))
+    assert [rule.name for rule in found.rules] == [NO_MODEL, OWN_PRECISION, ONE_PRECISION, SOFTMAX_HEAD]
+    alone = ModelBelief("softmax", given.model.softmax, has_precision=True)
+    again = simulate(VotesInput(given.votes, alone), VotesConfig(repetitions=1))
+    assert found.rules[3].points == again.rules[2].points  # with one precision
+    assert found.rules[3].at(0.95).votes < found.rules[0].at(0.95).votes
 
 
 def test_the_heads_of_the_folds_have_one_lambda_and_warnings_name_the_features(tmp_path, monkeypatch):
@@ -553,8 +565,9 @@ def test_the_heads_of_the_folds_have_one_lambda_and_warnings_name_the_features(t
     monkeypatch.setattr("beliefmatch.experiments.votes.refit", watched)
     with pytest.warns(ArgumentWarning) as held:
         read_inputs(f"{tmp_path / 'v.npz'}", columns=VoteColumns(), features=f"{tmp_path / 'v.npz'}")
-    assert configs[0].kl_weights is None and len(configs) == 6
-    assert len({(*one.kl_weights, *one.weight_decays) for one in configs[1:]}) == 1
+    assert configs[0].kl_weights is None and len(configs) == 11
+    for of_folds in (configs[1::2], configs[2::2]):  # of belief matching, and of the softmax control
+        assert len({(*one.kl_weights, *one.weight_decays) for one in of_folds}) == 1
     texts = [f"{one.message}" for one in held]
     assert "votes: `features` has few rows" in texts and len(texts) == len(set(texts))
     assert not any("`validation`" in text or text.startswith("adapt") for text in texts)

@@ -46,6 +46,7 @@ from beliefmatch.votes import (
     fit_class_prior,
     fitted_belief,
     fitted_scale,
+    lead,
     log_likelihood_of_draws,
     prob_of_majority,
     tempered,
@@ -67,6 +68,7 @@ OnStep = Callable[[str], None]
 NO_MODEL = "votes alone, without a model"
 OWN_PRECISION = "model, its own precision times one scale"
 ONE_PRECISION = "model, one precision for all items"
+SOFTMAX_HEAD = "softmax head, one precision for all items"
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 _CALLER = "votes"
 _MOST_REPLAYED = 20_000
@@ -84,6 +86,8 @@ class ModelBelief(NamedTuple):
     """Whether the rows have a precision, which may mean something or not: logits do, probabilities do not."""
     fits_temperature: bool = False
     """Whether a temperature is fitted with the precision: a network of unknown training may be too sure."""
+    softmax: Tensor | None = None
+    """Logits of a softmax head that is fitted on the same features, to compare a replay with."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -255,38 +259,43 @@ def _row_names(path: str, column: str | None) -> tuple[str | None, list[str] | N
 def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
     """Heads of belief matching, each fitted on the votes of four fifths of the items, applied to the rest.
 
-    λ and the weight decay are chosen once, on a part of all items, and are the same for the five heads.
+    λ and the weight decay are chosen once, on a part of all items, and are the same for the five heads. So is
+    the weight decay of softmax heads, which are a control.
     """
     voted = votes.counts.sum(1) > 0
     if int(voted.sum()) < 10 * _FOLDS:
         expected = f"at least {10 * _FOLDS} items with votes to fit on"
         raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
-    config = AdaptConfig(labels="new", controls=(), vote_scale=False)  # all items have one scale
+    logits, of_softmax = torch.empty(2, len(rows), len(votes.class_names), dtype=torch.float64)
+    config = AdaptConfig(labels="new", controls=("softmax",), vote_scale=False)  # all items have one scale
     with _warning_of_features():
-        chosen = _head(votes, rows, order[voted[order]], config).candidate
-    config = replace(config, kl_weights=(chosen.kl_weight,), weight_decays=(chosen.weight_decay,))
+        chosen, control = (head.candidate for head in _heads(votes, rows, order[voted[order]], config))
+    config = replace(config, kl_weights=(chosen.kl_weight,))
     for fold in range(_FOLDS):
         held_out = torch.zeros(len(rows), dtype=torch.bool)
         held_out[order[fold::_FOLDS]] = True
         usable = order[(voted & ~held_out)[order]]
         with warnings.catch_warnings():  # the choice has warned of all items
             warnings.simplefilter("ignore", ArgumentWarning)
-            head = _head(votes, rows, usable, config)
+            decays = chosen.weight_decay, control.weight_decay
+            configs = (replace(config, weight_decays=(decay,)) for decay in decays)
+            (head, _), (_, softmax) = (_heads(votes, rows, usable, one) for one in configs)
         belief = head.predict(rows[held_out]).belief
         assert belief is not None
         logits[held_out] = belief.log_alpha.double()
-    return ModelBelief("a head fitted on features", logits, has_precision=True)
+        of_softmax[held_out] = (rows[held_out] @ softmax.weight.t() + softmax.bias).double()
+    return ModelBelief("a head fitted on features", logits, has_precision=True, softmax=of_softmax)
 
 
-def _head(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> FittedHead:
-    """A head fitted on four fifths of some items; the others choose λ and the weight decay."""
+def _heads(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> tuple[FittedHead, FittedHead]:
+    """Heads of belief matching and softmax on four fifths of some items; the others choose among them."""
     parts = items[len(items) // 5 :], items[: len(items) // 5]
     train, validation = (_features(rows[part], votes.counts[part].float()) for part in parts)
     with naming_arguments(_CALLER, train="features", validation="features"):
         sets = FeatureSets(train, validation)
-        return refit(sets, classes=len(votes.class_names), adapt_config=config).chosen
+        made = refit(sets, classes=len(votes.class_names), adapt_config=config)
+    return made.chosen, made.table["softmax"][0]
 
 
 @contextmanager
@@ -488,8 +497,7 @@ def _shares(counts: Tensor) -> Tensor:
 
 def _is_undecided(counts: Tensor, left: Tensor) -> Tensor:
     """Whether the votes that are left can still make or break a tie: then the belief has a say."""
-    first, second = counts.topk(2).values.unbind(1)
-    return (left > 0) & (first - second <= left)
+    return (left > 0) & (lead(counts) <= left)
 
 
 def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -633,9 +641,13 @@ def simulate(
     votes, model = given
     whole = _require_whole_panels(votes, config)
     confidences = sorted({*CONFIDENCES, config.confidence})
-    names = [NO_MODEL, *([] if model is None else model.sources)]
-    runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
-    fits: dict[str, list[FittedBelief]] = {name: [] for name in names}
+    beliefs: dict[str, tuple[ModelBelief, str] | None] = {NO_MODEL: None}
+    if model is not None:
+        beliefs |= {source: (model, source) for source in model.sources}
+        if model.softmax is not None:
+            beliefs[SOFTMAX_HEAD] = ModelBelief(SOFTMAX_HEAD, model.softmax, True), ONE_PRECISION
+    runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in beliefs}
+    fits: dict[str, list[FittedBelief]] = {name: [] for name in beliefs}
     fixed: list[list[StoppingPoint]] = []
     replayed = 0
     for repetition in range(config.repetitions):
@@ -649,18 +661,19 @@ def simulate(
         share = _shares(truth)
         fixed.append(_fixed(prefixes, share))
         halves = torch.arange(len(items)) % 2 == 0
-        for name in names:
+        for name, belief in beliefs.items():
             log_alpha = torch.empty_like(final)
             for part in (halves, ~halves):
                 fit_on, apply_to = items[~part], items[part]
                 with warnings.catch_warnings():  # `analyse_votes` has warned of all items
                     warnings.simplefilter("ignore", UnboundedScale)
-                    if model is None or name == NO_MODEL:
+                    if belief is None:
                         log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
                         continue
-                    fit = model.fit(name, votes.counts, fit_on, config.max_votes)
+                    of, source = belief
+                    fit = of.fit(source, votes.counts, fit_on, config.max_votes)
                 fits[name].append(fit)
-                log_alpha[part] = model.log_alpha(name, fit, apply_to)
+                log_alpha[part] = of.log_alpha(source, fit, apply_to)
             runs[name].append(_stopped(log_alpha, prefixes, share, confidences))
     rules = [
         SimulatedRule(

@@ -271,7 +271,8 @@ def _stopping_figure(record: VotesRecord) -> Figure:
 
 def _looks(names: Sequence[str]) -> list[Look]:
     """Votes alone, then the variants of a model."""
-    fixed = {"votes alone": "softmax", "model, its own": "belief matching", "model, one": "label smoothing"}
+    models = {"model, its own": "belief matching", "model, one": "label smoothing"}
+    fixed = {"votes alone": "softmax", **models, "softmax head": "temperature"}
     known = [next((to for start, to in fixed.items() if name.startswith(start)), name) for name in names]
     return looks(known)
 
