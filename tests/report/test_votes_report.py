@@ -160,6 +160,7 @@ def test_a_precision_that_votes_do_not_determine_is_no_advice_to_stop(scale):
     assert any("not to be trusted" in text for text in page.warnings)
     assert not any("no further vote" in text for text in page.advice)
     assert any("before you stop" in text for text in page.advice)
+    assert "saves" not in page.verdict and not any(card.title == "Votes saved" for card in page.cards)
     decided = votes_page(record(scale=scale, ask_next=[], settled=40, undecided=0))
     assert not any("not to be trusted" in text for text in decided.warnings)
     assert any("no further vote" in text for text in decided.advice)

@@ -96,7 +96,8 @@ def _verdict(record: VotesRecord) -> str:
     known = f"the majority of {_panel(record)} votes{larger} is known with a probability of {sure} or more"
     possible = record.votes_saved + record.votes_left
     saved = f" Not asking about these saves {record.votes_saved:,} of {count_text(possible, 'vote')}."
-    return f"{share}: {known}.{saved if record.votes_saved else ''}"
+    is_saved = record.votes_saved > 0 and not _rests_on_unknown_precision(record)
+    return f"{share}: {known}.{saved if is_saved else ''}"
 
 
 def _has_larger(record: VotesRecord) -> bool:
@@ -167,7 +168,7 @@ def _cards(record: VotesRecord) -> list[Card]:
         Card("Expected error of the consensus", percent(record.expected_error), _error_words(record)),
     ]
     possible = record.votes_saved + record.votes_left
-    if possible:
+    if possible and not _rests_on_unknown_precision(record):
         saved = f"{record.votes_saved:,} of {possible:,} that complete panels would take"
         cards.append(Card("Votes saved", percent(record.votes_saved / possible), saved))
     point = _chosen_point(record)
