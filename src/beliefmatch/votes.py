@@ -60,6 +60,8 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _NUMBERS_AT_ONCE = 1 << 22
 _DIRECT_TERMS = 48
 """Length of a polynomial up to which products are summed term by term; longer ones by Fourier transforms."""
+_CLASSES_IN_TURN = 32
+"""Number of classes up to which each follows the other in the recursion for a majority."""
 _CLASSES_ALONE, _GROUPS = 24, 8
 """Classes whose vote is followed up one by one in an expected gain, and groups of the others."""
 _NEGLIGIBLE = 1e-14
@@ -217,6 +219,15 @@ def tempered(logits: Tensor, temperature: float | Tensor, one_precision: bool) -
     return (log_probs / temperature).log_softmax(-1).clamp(min=_LEAST_LOG_PROB)
 
 
+def log_likelihood_of_draws(logits: Tensor, counts: Tensor, max_votes: int) -> float:
+    """Σ of `votes_log_likelihood`, with `max_votes` votes of an item at most, as in `fit_scale`."""
+    votes = require_votes("fit_scale", logits, counts)
+    voted = votes.sum(1) > 0
+    most = _at_most_present(max_votes, votes)
+    objective = _TemperedObjective(logits[voted], votes[voted], most, one_precision=False)
+    return objective.value(logits.new_zeros(2)).item()
+
+
 def _scattered(name: str, logits: Tensor, counts: Tensor, max_votes: int) -> tuple[Tensor, Tensor, int]:
     """Logits and votes in the working type, and the number of votes that count, all fit for a scale."""
     most = _require_scatter(name, max_votes)
@@ -291,7 +302,8 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
     probability is exact: for each number of votes f of the winner, a recursion over the classes adds up all
     ways to give every other class fewer than f votes or, in a tie, f. More than half of the panel is a tail
     of a beta-binomial distribution. The cost grows with the square of the panel (times its logarithm) for
-    each class; the error is below 1e-12.
+    each class; the error is below 1e-12. Of more than 32 classes, those that are unlikely to have a vote are
+    multiplied together at once, which is exact too.
 
     Args:
         logits: ln α, of shape (..., K), finite.
@@ -312,11 +324,22 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
         return logits.detach().to(result_dtype(logits.dtype))
     z = logits.detach().to(work_dtype(logits.device)).reshape(-1, logits.shape[-1])
     cast = known.reshape(z.shape)
+    found = F.one_hot(cast.argmax(1), z.shape[1]).to(z.dtype)
+    is_decided = (lead(cast) > size - cast.sum(1)) & z.isfinite().all(1)
+    is_open = (~is_decided).nonzero().flatten()
     tied = min(size, z.shape[1]) // 2 + 1
     rows = max(1, _NUMBERS_AT_ONCE // ((size + 1) * z.shape[1] * tied))
-    parts = zip(z.split(rows), cast.split(rows), strict=True)
-    found = [_majority(part, by_now, size) for part, by_now in parts]
-    return torch.cat(found).view_as(logits).to(result_dtype(logits.dtype))
+    for part in is_open.split(rows) if len(is_open) else ():
+        found[part] = _majority(z[part], cast[part], size)
+    return found.view_as(logits).to(result_dtype(logits.dtype))
+
+
+def lead(votes: Tensor) -> Tensor:
+    """Votes by which the first class is ahead of the second; of a single class, all of them and one more."""
+    if votes.shape[1] < 2:
+        return votes[:, 0] + 1
+    first, second = votes.topk(2).values.unbind(1)
+    return first - second
 
 
 def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
@@ -617,8 +640,11 @@ def _majority(z: Tensor, votes: Tensor, panel: int) -> Tensor:
     rising, total = _log_rising(log_alpha, most), _log_rising(log_alpha.logsumexp(1), most)
     found = _wins_beyond(panel // 2, log_alpha, rising, total, votes, left)
     weights = _weights(log_alpha, rising, total, left)
+    leading = votes.amax(1)
     for level in range(max(1, -(-panel // z.shape[1])), panel // 2 + 1):
-        found += _wins_at(level, weights, votes, left, panel // level)
+        rows = ((leading <= level) & (leading + left >= level)).nonzero().flatten()
+        if len(rows):
+            found[rows] += _wins_at(level, weights[rows], votes[rows], left[rows], panel // level)
     found = found.clamp(min=0.0)
     return found / found.sum(1, keepdim=True)  # is one but for rounding
 
@@ -634,20 +660,23 @@ def _wins_beyond(
     level: int, log_alpha: Tensor, rising: Tensor, total: Tensor, votes: Tensor, left: Tensor
 ) -> Tensor:
     """P(class k has more votes than `level`, half of the panel): a tail of its beta-binomial distribution."""
-    before = _exclusive_logcumsumexp(log_alpha)
-    after = _exclusive_logcumsumexp(log_alpha.flip(1)).flip(1)
-    of_others = _log_rising(torch.logaddexp(before, after), rising.shape[-1] - 1)
+    largest = log_alpha.amax(1, keepdim=True)
+    shares = (log_alpha - largest).exp()
+    others = _exclusive_cumsum(shares) + _exclusive_cumsum(shares.flip(1)).flip(1)
+    item, label = (votes + left[:, None] > level).nonzero(as_tuple=True)  # no other class can have as many
+    of_others = _log_rising(others[item, label].log() + largest[item, 0], rising.shape[-1] - 1)
     r = torch.arange(rising.shape[-1], device=votes.device)
-    rest = (left[:, None] - r).long()
-    possible = (rest >= 0)[:, None] & (r > (level - votes)[..., None])
-    rest = rest.clamp(min=0)[:, None].expand_as(rising)
-    log_total = total.gather(1, left.long()[:, None])
-    found = rising + of_others.gather(2, rest) - log_total[..., None]
-    return torch.where(possible, found.exp(), 0.0).sum(-1)
+    rest = (left[item, None] - r).long()
+    possible = (rest >= 0) & (r > (level - votes[item, label])[:, None])
+    log_total = total.gather(1, left.long()[:, None])[item]
+    wins = rising[item, label] + of_others.gather(1, rest.clamp(min=0)) - log_total
+    found = torch.zeros_like(log_alpha)
+    found[item, label] = torch.where(possible, wins.exp(), 0.0).sum(-1)
+    return found
 
 
-def _exclusive_logcumsumexp(x: Tensor) -> Tensor:
-    return F.pad(x, (1, 0), value=-math.inf)[:, :-1].logcumsumexp(1)
+def _exclusive_cumsum(x: Tensor) -> Tensor:
+    return F.pad(x, (1, 0))[:, :-1].cumsum(1)
 
 
 def _weights(log_alpha: Tensor, rising: Tensor, total: Tensor, left: Tensor) -> Tensor:
@@ -680,13 +709,86 @@ def _wins_at(level: int, weights: Tensor, votes: Tensor, left: Tensor, ties: int
     it exactly. A state has the shape (N, votes given, nodes).
     """
     _, classes, sizes = weights.shape
-    y, node_weights = _gauss_legendre(ties, votes)
+    if classes > _CLASSES_IN_TURN and sizes <= _DIRECT_TERMS:
+        return _wins_at_of_many(level, weights, votes, left, ties)
+    return _wins_at_in_turn(level, weights, votes, left, _gauss_legendre(ties, votes))[0]
+
+
+def _wins_at_of_many(level: int, weights: Tensor, votes: Tensor, left: Tensor, ties: int) -> Tensor:
+    """`_wins_at` of many classes, of which most are unlikely to have a vote.
+
+    Their product Q is taken in halves. The product of all classes but one is Q divided by the polynomial of
+    that class, as a power series. Its terms after the first sum to half of the first at most, so that the
+    division loses no digits. The other classes, and those with votes, follow one after the other.
+    """
+    y, node_weights = nodes = _gauss_legendre(ties, votes)
+    some = torch.zeros_like(votes)
+    for r in range(1, weights.shape[-1]):
+        some += weights[..., r]
+    is_likely = (votes > 0) | (2 * some > weights[..., 0])
+    in_turn = int(is_likely.sum(1).max())
+    if 2 * in_turn > weights.shape[1]:
+        return _wins_at_in_turn(level, weights, votes, left, nodes)[0]
+    order = is_likely.byte().argsort(dim=1, descending=True, stable=True)
+    likely, others = order[:, :in_turn], order[:, in_turn:]
+    sizes = weights.shape[-1]
+    # of a class without votes: each number of votes, with y at the level; then of all these classes
+    terms = [weights[..., r].gather(1, others)[..., None] for r in range(min(sizes, level + 1))]
+    factors = [term * y if r == level else term.expand(*others.shape, len(y)) for r, term in enumerate(terms)]
+    product = torch.stack(_product_of_classes(factors, sizes), 1)
+    of_likely = weights.gather(1, likely[..., None].expand(-1, -1, sizes))
+    found = torch.zeros_like(votes)
+    wins, product = _wins_at_in_turn(level, of_likely, votes.gather(1, likely), left, nodes, product)
+    found.scatter_(1, likely, wins)
+    if level < sizes:
+        rest = (left - level).long()
+        quotients = list[Tensor]()
+        without = torch.zeros_like(factors[0])
+        for j in range(int(rest.max()) + 1):
+            quotient = product[:, j, None]
+            for r in range(1, min(j, len(factors) - 1) + 1):
+                quotient = quotient - factors[r] * quotients[j - r]
+            quotients.append(quotient / factors[0])
+            without = torch.where((rest == j)[:, None, None], quotients[j], without)
+        found.scatter_(1, others, terms[level][..., 0] * (without @ node_weights))
+    return found
+
+
+def _product_of_classes(factors: list[Tensor], sizes: int) -> list[Tensor]:
+    """Coefficients (N, nodes) of the product of all classes, from those of each class (N, K, nodes)."""
+    while (classes := factors[0].shape[1]) > 1:
+        half = classes // 2
+        one, other = ([x[:, part] for x in factors] for part in (slice(half), slice(half, 2 * half)))
+        odd = [x[:, 2 * half :] for x in factors]
+        product = []
+        for j in range(min(sizes, len(one) + len(other) - 1)):
+            pairs = [(i, j - i) for i in range(len(one)) if 0 <= j - i < len(other)]
+            coefficient = sum(one[i] * other[k] for i, k in pairs)
+            assert isinstance(coefficient, Tensor)
+            remaining = odd[j] if j < len(odd) else torch.zeros_like(odd[0])
+            product.append(torch.cat([coefficient, remaining], 1))
+        factors = product
+    zero = torch.zeros_like(factors[0][:, 0])
+    return [factors[r][:, 0] if r < len(factors) else zero for r in range(sizes)]
+
+
+def _wins_at_in_turn(
+    level: int,
+    weights: Tensor,
+    votes: Tensor,
+    left: Tensor,
+    nodes: tuple[Tensor, Tensor],
+    first: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`_wins_at`, one class after the other, and the product of all if that of further classes is `first`."""
+    _, classes, sizes = weights.shape
+    y, node_weights = nodes
     r = torch.arange(sizes, device=votes.device)
     more = level - votes  # votes that lift a class to the level
     reach = weights * (r == more[..., None])
     factors = (weights * (r < more[..., None]))[..., None] + reach[..., None] * y
-    before = [_start(votes, sizes, len(y))]
-    for k in range(classes - 1):
+    before = [_start(votes, sizes, len(y)) if first is None else first]
+    for k in range(classes - (first is None)):  # without further classes, the product of all is not needed
         before.append(_multiply(before[-1], factors[:, k], level))
     after = _start(votes, sizes, len(y))
     found = torch.zeros_like(votes)
@@ -696,7 +798,7 @@ def _wins_at(level: int, weights: Tensor, votes: Tensor, left: Tensor, ties: int
         others = (before[k] * picked * (rest >= 0)[..., None]).sum(1) @ node_weights
         found[:, k] = reach[:, k].sum(1) * others
         after = _multiply(after, factors[:, k], level)
-    return found
+    return found, before[-1]
 
 
 def _gauss_legendre(ties: int, like: Tensor) -> tuple[Tensor, Tensor]:

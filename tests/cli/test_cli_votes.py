@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from beliefmatch.cli import main
+from beliefmatch.data.votes import read_votes
 from commands import files_below, refused
 
 HEADING = ["item", "votes", "consensus", "prob_majority", "settled", "expected_gain", "ask_order"]
@@ -55,10 +56,12 @@ def test_the_columns_that_were_read_and_those_that_were_not_are_named(files, cap
     assert "item from task; annotator from worker; label from label. Not read: note." in out
 
 
+@pytest.mark.filterwarnings("always:votes:beliefmatch._errors.ArgumentWarning")
 def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
     line = ["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--repetitions", "2"]
     assert main([*line, "--multiannotator", "m.csv", "--verbose"]) == 0
-    out, _ = capsys.readouterr()
+    out, err = capsys.readouterr()
+    assert "24 with fewer than 5 votes" in err
     assert "Early stopping, replayed" in out and "Ask next" in out and "Annotators" in out
     record = json.loads((files / "runs/votes/record.json").read_text())
     assert len(record["simulation"]["rules"]) == 3 and record["scale"] > 0
@@ -85,6 +88,7 @@ def test_the_commands_and_items_of_the_how_to_page_are_those_of_the_program(tmp_
     assert found == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("always:votes:beliefmatch._errors.ArgumentWarning")
 def test_report_rebuilds_the_page_from_the_record(files, capsys):
     assert main(["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--out", "out"]) == 0
     for record in ("out", "out/record.json"):
@@ -95,6 +99,7 @@ def test_report_rebuilds_the_page_from_the_record(files, capsys):
     assert "`RECORD`" in refused(["report", "out", "copy.json", "--out", "two.html"], capsys)
 
 
+@pytest.mark.filterwarnings("always:votes:beliefmatch._errors.ArgumentWarning")
 def test_the_confidence_of_the_analysis_is_a_row_of_the_replay(files, capsys):
     assert main(["votes", "votes.csv", "--simulate", "--confidence", "0.93", "--out", "out"]) == 0
     assert "93.0" in capsys.readouterr().out
@@ -114,11 +119,22 @@ def test_a_table_for_cleanlab_that_cannot_be_written_is_its_own_error(files, cap
     assert "--multiannotator" in message and "--out" not in message
 
 
-def test_names_in_the_table_for_cleanlab_are_no_formulas(files):
-    assert main(["votes", "votes.csv", "--multiannotator", "new/m.csv", "--out", "out"]) == 0
-    with (files / "new/m.csv").open() as file:
-        _, *rows = csv.reader(file)
-    assert rows and all(row[0].startswith("'=") for row in rows)
+def test_the_table_for_cleanlab_is_read_again_with_the_same_items_annotators_and_votes(files):
+    items, people = ["-1", "=a", "007", "1e5", "a,b", 'q"x', "1.50"], ["+2", "@bob", "-ann", "3.0", "x y"]
+    rows = [
+        [item, who, f"{(i + (w == 4)) % 3}"] for i, item in enumerate(items) for w, who in enumerate(people)
+    ]
+    with (files / "names.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["item", "annotator", "label"], *rows])
+    assert main(["votes", "names.csv", "--multiannotator", "new/m.csv", "--out", "out"]) == 0
+    before, after = read_votes("names.csv"), read_votes("new/m.csv", form="annotators")
+    assert after.items == before.items == tuple(items)
+    assert after.annotators == before.annotators == tuple(people)
+    assert after.rows is not None and before.rows is not None
+    assert sorted(after.rows.tolist()) == sorted(before.rows.tolist())
+    with (files / "out/items.csv").open() as file:
+        names = [row[0] for row in csv.reader(file)][1:]
+    assert names == ["-1", "'=a", *items[2:]]  # a number is no formula
 
 
 def test_a_bug_in_the_analysis_keeps_its_traceback(files, monkeypatch):

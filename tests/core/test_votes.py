@@ -346,6 +346,50 @@ def test_the_majority_equals_the_sum_over_all_outcomes(classes, panel, data, see
     )
 
 
+@pytest.mark.parametrize("votes", [(), (0,), (0, 1), (0, 39, 39)])
+@pytest.mark.parametrize("shift", [-30.0, -3.0, 0.0, 8.0])
+def test_the_majority_of_many_classes_equals_the_sum_over_all_outcomes(shift, votes):
+    """Most of forty classes are taken together; some are likely."""
+    classes, panel = 40, 3 if len(votes) < 2 else 5
+    logits = shift + 1.5 * torch.randn(classes, generator=torch.Generator().manual_seed(2)).double()
+    known = np.bincount(np.array(votes, dtype=int), minlength=classes)
+    outcomes = itertools.combinations_with_replacement(range(classes), panel - len(votes))
+    more = np.stack([np.bincount(np.array(one), minlength=classes) for one in outcomes])
+    weights = exact_weights(logits.exp().numpy() + known, more)
+    wins = more + known == (more + known).max(1, keepdims=True)
+    expected = (weights[:, None] * wins / wins.sum(1, keepdims=True)).sum(0)
+    assert expected.sum() == pytest.approx(1, abs=1e-12)
+    found = prob_of_majority(logits, panel, torch.from_numpy(known)).numpy()
+    assert found == pytest.approx(expected, abs=1e-13)
+
+
+def exact_weights(alpha, outcomes):
+    """Probabilities of the Dirichlet-multinomial distribution, by products of few factors."""
+    n = outcomes[0].sum()
+    rising = np.cumprod(np.concatenate([np.ones((1, len(alpha))), alpha + np.arange(n)[:, None]]), 0)
+    factorial = np.array([math.factorial(j) for j in range(n + 1)])
+    ways = factorial[n] / factorial[outcomes].prod(1)
+    shares = rising[outcomes, np.arange(len(alpha))].prod(1)
+    return ways * shares / np.prod(alpha.sum() + np.arange(n))
+
+
+@pytest.mark.parametrize("panel", [2, 7, 20])
+@pytest.mark.parametrize("shift", [-40.0, -4.0, 0.0, 3.0, 40.0])
+def test_classes_taken_together_have_the_majorities_of_classes_in_turn(shift, panel, monkeypatch):
+    logits, votes = items(4, 36, panel // 2, seed=41)
+    votes[0] = 0
+    monkeypatch.setattr("beliefmatch.votes._CLASSES_IN_TURN", 1000)
+    expected = prob_of_majority(logits + shift, panel, votes)
+    monkeypatch.setattr("beliefmatch.votes._CLASSES_IN_TURN", 1)
+    assert torch.allclose(prob_of_majority(logits + shift, panel, votes), expected, rtol=0, atol=1e-13)
+
+
+def test_a_majority_that_no_vote_can_change_is_certain():
+    votes = torch.tensor([[3, 0, 0], [0, 4, 1], [2, 2, 1]])
+    found = prob_of_majority(torch.full((3, 3), 700.0, dtype=torch.float64), 5, votes)
+    assert found[:2].tolist() == [[1, 0, 0], [0, 1, 0]] and found[2].tolist() == pytest.approx([0.5, 0.5, 0])
+
+
 @pytest.mark.parametrize("shift", [-12.0, 0.0, 0.4, 4.0, 12.0])
 def test_the_majority_of_a_large_panel_equals_the_sum_over_all_outcomes(shift):
     """Of three classes, whose outcomes are a triangle; products of the recursion are Fourier transforms."""

@@ -167,6 +167,14 @@ def test_repeated_votes_have_no_room_in_the_table_for_cleanlab(tmp_path):
     assert "`multiannotator`" in message and "'ann'" in message and "'b'" in message
 
 
+def test_an_annotator_called_item_has_no_place_in_the_table_for_cleanlab(tmp_path):
+    path = written(
+        tmp_path / "item.csv", long_csv([(i, who.replace("bob", "Item"), k) for i, who, k in ROWS])
+    )
+    message = refusal(cleanlab_table, read_votes(path))
+    assert "`multiannotator`" in message and "'Item'" in message
+
+
 @pytest.mark.parametrize(("prefix", "form"), [("count_", "auto"), ("", "counts")])
 def test_class_names_leave_out_columns_without_votes_alone(prefix, form, tmp_path):
     text = f"item,note,{prefix}a,{prefix}b,{prefix}c\nx,good,1,0,{{}}\ny,bad,2,1,0"
@@ -198,7 +206,7 @@ def test_a_sum_in_one_row_alone_is_a_class(tmp_path):
     assert read_votes(path).class_names == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("name", ["count", "N", "votes", "n_votes"])
+@pytest.mark.parametrize("name", ["count", "N", "votes", "n_votes", "num_votes", "vote_count"])
 def test_a_long_table_may_say_how_many_votes_each_row_stands_for(name, tmp_path):
     path = written(tmp_path / "sums.csv", f"item,label,{name},note\na,cat,4,x\na,dog,1,y\nb,dog,2.0,z")
     votes = read_votes(path)

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from beliefmatch._errors import ArgumentWarning
 from beliefmatch._validate import warn
@@ -15,6 +16,7 @@ from beliefmatch.experiments.votes import (
     NO_MODEL,
     ONE_PRECISION,
     OWN_PRECISION,
+    SOFTMAX_HEAD,
     ModelBelief,
     VotesInput,
     analyse_votes,
@@ -23,7 +25,7 @@ from beliefmatch.experiments.votes import (
     read_inputs,
     simulate,
 )
-from beliefmatch.experiments.votes_record import VotesConfig, VotesRecord
+from beliefmatch.experiments.votes_record import AnnotatorRecord, VotesConfig, VotesRecord
 from beliefmatch.votes import (
     UnboundedScale,
     fit_class_prior,
@@ -118,7 +120,7 @@ def test_a_model_that_is_too_sure_errs_among_settled_items_as_often_as_promised(
     record, realised = errors(model)
     assert record.precisions[0].temperature == pytest.approx(3.0, rel=0.25)
     assert realised == pytest.approx(record.expected_error_settled, abs=0.012)
-    assert not any(one.is_unusual for one in record.annotator_records)
+    assert not record.unusual_annotators
     as_it_comes, realised = errors(model._replace(fits_temperature=False))
     assert {one.temperature for one in as_it_comes.precisions} == {1.0}
     assert realised > 1.5 * as_it_comes.expected_error_settled
@@ -135,7 +137,7 @@ def test_a_replay_that_errs_more_than_it_promises_warns():
     assert record.rule.temperature == pytest.approx(3.0, rel=0.25)
     point = record.rule.at(0.95)
     assert point.promised == pytest.approx(point.error, abs=0.02)
-    with pytest.warns(ArgumentWarning, match="promised"):
+    with pytest.warns(ArgumentWarning, match="promised"), pytest.warns(ArgumentWarning, match="no likelier"):
         analyse_votes(VotesInput(votes, model._replace(fits_temperature=False)), config, replay=True)
 
 
@@ -144,8 +146,42 @@ def test_a_replay_in_which_the_model_costs_votes_warns():
     counts = torch.from_numpy(rng.multinomial(5, [0.9, 0.06, 0.04], 400)).double()
     votes = Votes("v", "counts", tuple(map(str, range(400))), CLASSES, counts)
     wrong = ModelBelief("m", torch.tensor([[0.0, 3.0, 0.0]]).double().expand(400, 3), False, True)
-    with pytest.warns(ArgumentWarning, match="costs votes"):
+    with pytest.warns(ArgumentWarning, match="costs votes"), pytest.warns(ArgumentWarning, match="likelier"):
         analyse_votes(VotesInput(votes, wrong), VotesConfig(repetitions=2), replay=True)
+
+
+@pytest.mark.parametrize("wrong", ["rows", "classes", "random"])
+def test_a_model_that_tells_nothing_of_the_votes_warns_with_and_without_a_replay(wrong):
+    votes, logits = made_votes(items=600, seed=3)
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        "rows": logits[torch.randperm(600, generator=generator)],
+        "classes": logits.roll(1, 1),
+        "random": 3 * torch.randn(600, 3, generator=generator, dtype=torch.float64),
+    }
+    useless = VotesInput(votes, ModelBelief("m", given[wrong], True, True))
+    with pytest.warns(ArgumentWarning, match="no likelier under the model"):
+        record, _ = analyse_votes(useless, VotesConfig())
+    assert record.model_gain is not None and record.model_gain < 3
+    with (
+        pytest.warns(ArgumentWarning, match="likelier"),
+        pytest.warns(ArgumentWarning, match="votes an item"),
+    ):
+        analyse_votes(useless, VotesConfig(repetitions=2), replay=True)
+    record, _ = analyse_votes(
+        VotesInput(votes, ModelBelief("m", logits, True, True)), VotesConfig(repetitions=2), replay=True
+    )
+    assert not record.model_doubts() and not record.replay_doubts()
+
+
+def test_the_gain_of_a_model_is_that_of_the_likelihood_of_all_votes_over_one_dirichlet():
+    votes, logits = made_votes(votes=5, seed=4)
+    record, _ = analyse_votes(VotesInput(votes, ModelBelief("m", logits, False)), VotesConfig())
+    assert record.scale is not None
+    model = logits.log_softmax(1) + np.log(record.scale)
+    alone = fit_class_prior(votes.counts).expand_as(votes.counts)
+    of_model, of_votes = (votes_log_likelihood(z, votes.counts, reduction="sum") for z in (model, alone))
+    assert record.model_gain == pytest.approx((of_model - of_votes).item())
 
 
 def test_probabilities_have_one_precision():
@@ -213,11 +249,37 @@ def test_an_annotator_who_votes_by_chance_is_found():
     votes, logits = made_votes(items=400, noisy=4, seed=5)
     for model in (None, ModelBelief("model", logits, has_precision=True)):
         record, _ = analyse_votes(VotesInput(votes, model), VotesConfig())
-        unusual = [one.name for one in record.annotator_records if one.is_unusual]
-        assert unusual[0] == "worker 4"
+        assert record.unusual_annotators[0].name == "worker 4"
     plain, logits = made_votes(items=400, seed=6)
     record, _ = analyse_votes(VotesInput(plain, ModelBelief("model", logits, True)), VotesConfig())
-    assert not any(one.is_unusual for one in record.annotator_records)
+    assert not record.unusual_annotators
+
+
+def test_of_two_thousand_honest_annotators_none_is_marked():
+    """Of three standard deviations 2.7 are expected, and more where agreement is likely."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 4000)
+    rows = [
+        (item, who, rng.integers(3) if rng.random() < 0.06 else truth[item])
+        for block in range(0, 4000, 400)
+        for item, people in enumerate(rng.permutation(2000).reshape(400, 5), block)
+        for who in people
+    ]
+    rows = torch.tensor(np.array(rows))
+    counts = torch.zeros(4000, 3, dtype=torch.float64)
+    counts.index_put_((rows[:, 0], rows[:, 2]), torch.ones(len(rows), dtype=torch.float64), accumulate=True)
+    people = tuple(map(str, range(2000)))
+    votes = Votes("v", "long", tuple(map(str, range(4000))), CLASSES, counts, people, rows)
+    record, _ = analyse_votes(VotesInput(votes), VotesConfig())
+    assert sum(one.deviation <= -3 for one in record.annotator_records) > 3
+    assert not record.unusual_annotators
+
+
+def test_the_chance_of_an_agreement_is_the_tail_of_a_binomial_distribution():
+    for n, agreed, p in ((10, 6, 0.9), (40, 0, 0.3), (5000, 4400, 0.9), (12, 12, 1.0), (12, 11, 1.0)):
+        found = AnnotatorRecord("a", n, agreed / n, p, -3.0).chance
+        assert found == pytest.approx(binom.cdf(agreed, n, p), rel=1e-8)
+    assert AnnotatorRecord("a", 30, 29 / 30, 0.9, 1.0).chance == 1
 
 
 def test_the_agreement_is_with_the_consensus_of_the_others():
@@ -321,6 +383,49 @@ def test_a_panel_smaller_than_the_votes_is_refused_with_the_size_that_it_takes()
     votes, _ = made_votes(items=20, panel=7, seed=9)
     message = refusal(analyse_votes, VotesInput(votes), VotesConfig(panel=5))
     assert "`panel`" in message and "7" in message
+
+
+def test_a_replay_draws_panels_from_items_with_more_votes_which_are_complete():
+    """Six cats of seven votes are settled as cats; of three, two and two votes a tie is not."""
+    counts = torch.tensor([[6, 1, 0], [3, 3, 1], [4, 1, 2], [5, 0, 0], [2, 1, 0]]).double()
+    votes = Votes("v", "counts", tuple("abcde"), CLASSES, counts)
+    with pytest.warns(ArgumentWarning, match="1 with fewer than 5 votes"):
+        record, table = analyse_votes(VotesInput(votes), VotesConfig(repetitions=2), replay=True)
+    assert record.simulation is not None
+    assert (record.simulation.items, record.simulation.without_panel) == (4, 1)
+    assert table.prob_majority[:4].tolist() == [1, 0.5, 1, 1]
+    assert table.consensus[[0, 2, 3]].tolist() == [0, 0, 0]
+    assert table.settled[:4].tolist() == [True, False, True, True] and not table.gain[:4].any()
+    left = 2 * (not table.settled[4])
+    assert (record.votes_left, record.votes_saved) == (left, 2 - left) and record.undecided == 1
+
+
+def test_too_large_a_panel_for_a_replay_is_refused_with_the_largest_that_is_not():
+    counts = torch.tensor([[6, 1], [3, 3], [4, 0], [0, 0]]).double()
+    votes = Votes("v", "counts", tuple("abcd"), ("x", "y"), counts)
+    message = refusal(analyse_votes, VotesInput(votes), VotesConfig(panel=7), replay=True)
+    assert "`panel` as 6 or less" in message
+
+
+def test_a_replay_without_the_items_that_were_stopped_early_warns():
+    votes, _ = made_votes(items=400, panel=7, seed=13)
+    whole, _ = analyse_votes(VotesInput(votes), VotesConfig(panel=7, repetitions=1), replay=True)
+    assert whole.simulation is not None and whole.simulation.without_panel == 0
+    agree = votes.counts.amax(1) == 7
+    counts = torch.where(agree[:, None], votes.counts.clamp(max=3), votes.counts)
+    stopped = dataclasses.replace(votes, counts=counts, rows=None)
+    with pytest.warns(ArgumentWarning, match=f"{int(agree.sum())} with fewer than 7 votes are left out"):
+        record, _ = analyse_votes(VotesInput(stopped), VotesConfig(panel=7, repetitions=1), replay=True)
+    assert record.simulation is not None and record.simulation.items == 400 - int(agree.sum())
+    assert record.simulation.fixed[2].error > whole.simulation.fixed[2].error  # what it warns of
+
+
+def test_an_item_is_undecided_where_its_missing_votes_can_make_or_break_a_tie():
+    counts = torch.tensor([[3, 0, 0], [2, 0, 0], [2, 1, 0], [2, 1, 1], [2, 2, 1], [0, 0, 0]]).double()
+    votes = Votes("v", "counts", tuple("abcdef"), CLASSES, counts)
+    with pytest.warns(UnboundedScale):
+        record, _ = analyse_votes(VotesInput(votes), VotesConfig())
+    assert record.undecided == 4  # b, c, d and f
 
 
 def test_a_model_needs_items_with_two_votes_to_have_its_scale_fitted():
@@ -433,6 +538,17 @@ def test_features_are_cross_fitted(tmp_path):
     nll = -(votes * given.model.logits.log_softmax(1)).sum() / votes.sum()
     base = -(votes * shares.log()).sum() / votes.sum()
     assert nll < 0.85 * base  # of votes that the heads have not seen
+    assert given.model.softmax is not None
+    softmax = -(votes * given.model.softmax.log_softmax(1)).sum() / votes.sum()
+    assert softmax == pytest.approx(nll.item(), rel=0.03) and not torch.equal(
+        given.model.softmax, given.model.logits
+    )
+    found = simulate(given, VotesConfig(repetitions=1))
+    assert [rule.name for rule in found.rules] == [NO_MODEL, OWN_PRECISION, ONE_PRECISION, SOFTMAX_HEAD]
+    alone = ModelBelief("softmax", given.model.softmax, has_precision=True)
+    again = simulate(VotesInput(given.votes, alone), VotesConfig(repetitions=1))
+    assert found.rules[3].points == again.rules[2].points  # with one precision
+    assert found.rules[3].at(0.95).votes < found.rules[0].at(0.95).votes
 
 
 def test_the_heads_of_the_folds_have_one_lambda_and_warnings_name_the_features(tmp_path, monkeypatch):
@@ -449,8 +565,9 @@ def test_the_heads_of_the_folds_have_one_lambda_and_warnings_name_the_features(t
     monkeypatch.setattr("beliefmatch.experiments.votes.refit", watched)
     with pytest.warns(ArgumentWarning) as held:
         read_inputs(f"{tmp_path / 'v.npz'}", columns=VoteColumns(), features=f"{tmp_path / 'v.npz'}")
-    assert configs[0].kl_weights is None and len(configs) == 6
-    assert len({(*one.kl_weights, *one.weight_decays) for one in configs[1:]}) == 1
+    assert configs[0].kl_weights is None and len(configs) == 11
+    for of_folds in (configs[1::2], configs[2::2]):  # of belief matching, and of the softmax control
+        assert len({(*one.kl_weights, *one.weight_decays) for one in of_folds}) == 1
     texts = [f"{one.message}" for one in held]
     assert "votes: `features` has few rows" in texts and len(texts) == len(set(texts))
     assert not any("`validation`" in text or text.startswith("adapt") for text in texts)

@@ -153,6 +153,54 @@ def test_votes_that_tell_no_precision_are_warned_of_in_words(changes, words):
     assert len(warned) == (words is not None) and all(words in text for text in warned)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_a_precision_that_votes_do_not_determine_is_no_advice_to_stop(scale):
+    open_panels = record(scale=scale, ask_next=[], settled=40, undecided=12)
+    page = votes_page(open_panels)
+    assert any("not to be trusted" in text for text in page.warnings)
+    assert not any("no further vote" in text for text in page.advice)
+    assert any("before you stop" in text for text in page.advice)
+    assert "saves" not in page.verdict and not any(card.title == "Votes saved" for card in page.cards)
+    decided = votes_page(record(scale=scale, ask_next=[], settled=40, undecided=0))
+    assert not any("not to be trusted" in text for text in decided.warnings)
+    assert any("no further vote" in text for text in decided.advice)
+
+
+def test_ties_are_said_to_be_complete_and_not_every_panel():
+    (advice, *_) = votes_page(record(ask_next=[], votes_saved=50)).advice
+    assert advice.startswith("There is no item to ask about") and "Every panel" not in advice
+
+
+def test_items_with_more_votes_than_the_panel_are_named_in_the_verdict():
+    assert "where an item has more" in votes_page(record(largest_votes=6)).verdict
+    assert "where an item has more" not in votes_page(record(largest_votes=5)).verdict
+
+
+def test_as_many_annotators_are_marked_as_chance_does_not_explain():
+    unusual = AnnotatorRecord("ann", 60, 0.65, 0.82, -3.4)
+    others = [AnnotatorRecord(f"{n}", 60, 0.85, 0.84, 0.2) for n in range(2000)]
+    assert 0.05 / 2000 < unusual.chance < 0.05 / 20
+    for count, marked in ((1, True), (20, True), (2000, False)):
+        one = record(annotator_records=[unusual, *others[: count - 1]])
+        assert [a.name for a in one.unusual_annotators] == ["ann"] * marked
+        assert any("less than chance" in text for text in votes_page(one).warnings) is marked
+
+
+def test_a_model_without_information_is_warned_of():
+    assert not record(model_gain=40.0).model_doubts() and not record().model_doubts()
+    (doubt,) = record(model_gain=0.4).model_doubts()
+    assert doubt in votes_page(record(model_gain=0.4)).warnings and "order of the classes" in doubt
+
+
+def test_a_model_that_does_as_well_as_the_votes_alone_is_warned_of():
+    simulation = record().simulation
+    assert simulation is not None
+    alone, own, one = simulation.rules
+    equal = replace(simulation, rules=[alone, own, replace(one, points=alone.points)])
+    (doubt,) = record(simulation=equal).replay_doubts()
+    assert "does not clearly save votes" in doubt and "2.40 votes an item with it and 2.40" in doubt
+
+
 def test_a_record_of_an_earlier_version_has_a_page():
     old = record(precisions=[], largest_votes=None)
     assert "items are settled" in rendered_page(VotesRecord.from_json(old.to_json()))
@@ -167,3 +215,13 @@ def test_the_files_hold_the_record_the_items_and_what_the_page_shows():
         [f"'{HOSTILE}", "2"],
     ]
     assert csv_file(["-a"], [[-1]]) == b"'-a\n-1\n"
+
+
+def test_names_that_are_numbers_are_no_formulas():
+    names = ["-1", "+2", "-1.5e-3", "-1+1", "--1", "-", "-.5"]
+    (written,) = csv.reader(StringIO(csv_file(names, []).decode()))
+    assert written == ["-1", "+2", "-1.5e-3", "'-1+1", "'--1", "'-", "-.5"]
+
+
+def test_a_file_for_programs_holds_the_names_as_they_are():
+    assert csv_file([HOSTILE], [["=a", "-b"]], for_spreadsheets=False).decode() == f"{HOSTILE}\n=a,-b\n"

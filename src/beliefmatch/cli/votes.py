@@ -93,7 +93,7 @@ def votes(
         if exported is not None:
             file, content = exported
             with write_errors(context, file, "--multiannotator"):
-                atomic_write(file, csv_file(*content))
+                atomic_write(file, csv_file(*content, for_spreadsheets=False))
         page = votes_page(record)
         show(findings([page.verdict, page.lead, _columns_read(record), *page.warnings, *page.advice]))
         shown = votes_tables(record) if verbose else [stopping_table(record)] if record.simulation else []

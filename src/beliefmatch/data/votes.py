@@ -47,7 +47,7 @@ SPELLINGS = {
 _CALLER = "votes"
 _SHOWN = 8  # columns listed in a role
 _FORMATS = {".csv": CsvFile, ".tsv": CsvFile, ".parquet": ParquetFile, ".npz": NpzFile}
-_NUMBERS = ("count", "counts", "n", "votes", "n_votes", "num_votes", "weight")
+_NUMBERS = ("count", "counts", "n", "votes", "n_votes", "num_votes", "vote_count", "weight")
 _COUNT_PREFIXES = ("count", "counts", "votes", "n")
 _INDEX = re.compile(r"|Unnamed: 0(\.\d+)?|__index_level_\d+__")  # what pandas calls an index without a name
 _MOST_VOTES = 1e9  # of an item for a class: sums of them are exact in double precision
@@ -154,6 +154,10 @@ def cleanlab_table(votes: Votes) -> tuple[list[str], Sequence[list[str]]]:
         expected = "one vote of an annotator for an item, the room of a cell"
         received = f"several of {votes.annotators[annotator]!r} for {votes.items[item]!r}"
         raise fail(_CALLER, f"`multiannotator` needs {expected}, got {received}.")
+    taken = next((who for who in votes.annotators if who.lower() == "item" or _INDEX.fullmatch(who)), None)
+    if taken is not None:
+        expected = "annotators whose names are no columns of items"
+        raise fail(_CALLER, f"`multiannotator` needs {expected}, got an annotator called {taken!r}.")
     return ["item", *votes.annotators], _CleanlabRows(votes, rows)
 
 

@@ -46,6 +46,8 @@ from beliefmatch.votes import (
     fit_class_prior,
     fitted_belief,
     fitted_scale,
+    lead,
+    log_likelihood_of_draws,
     prob_of_majority,
     tempered,
 )
@@ -66,6 +68,7 @@ OnStep = Callable[[str], None]
 NO_MODEL = "votes alone, without a model"
 OWN_PRECISION = "model, its own precision times one scale"
 ONE_PRECISION = "model, one precision for all items"
+SOFTMAX_HEAD = "softmax head, one precision for all items"
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 _CALLER = "votes"
 _MOST_REPLAYED = 20_000
@@ -83,6 +86,8 @@ class ModelBelief(NamedTuple):
     """Whether the rows have a precision, which may mean something or not: logits do, probabilities do not."""
     fits_temperature: bool = False
     """Whether a temperature is fitted with the precision: a network of unknown training may be too sure."""
+    softmax: Tensor | None = None
+    """Logits of a softmax head that is fitted on the same features, to compare a replay with."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -254,38 +259,43 @@ def _row_names(path: str, column: str | None) -> tuple[str | None, list[str] | N
 def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
     """Heads of belief matching, each fitted on the votes of four fifths of the items, applied to the rest.
 
-    λ and the weight decay are chosen once, on a part of all items, and are the same for the five heads.
+    λ and the weight decay are chosen once, on a part of all items, and are the same for the five heads. So is
+    the weight decay of softmax heads, which are a control.
     """
     voted = votes.counts.sum(1) > 0
     if int(voted.sum()) < 10 * _FOLDS:
         expected = f"at least {10 * _FOLDS} items with votes to fit on"
         raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
-    config = AdaptConfig(labels="new", controls=(), vote_scale=False)  # all items have one scale
+    logits, of_softmax = torch.empty(2, len(rows), len(votes.class_names), dtype=torch.float64)
+    config = AdaptConfig(labels="new", controls=("softmax",), vote_scale=False)  # all items have one scale
     with _warning_of_features():
-        chosen = _head(votes, rows, order[voted[order]], config).candidate
-    config = replace(config, kl_weights=(chosen.kl_weight,), weight_decays=(chosen.weight_decay,))
+        chosen, control = (head.candidate for head in _heads(votes, rows, order[voted[order]], config))
+    config = replace(config, kl_weights=(chosen.kl_weight,))
     for fold in range(_FOLDS):
         held_out = torch.zeros(len(rows), dtype=torch.bool)
         held_out[order[fold::_FOLDS]] = True
         usable = order[(voted & ~held_out)[order]]
         with warnings.catch_warnings():  # the choice has warned of all items
             warnings.simplefilter("ignore", ArgumentWarning)
-            head = _head(votes, rows, usable, config)
+            decays = chosen.weight_decay, control.weight_decay
+            configs = (replace(config, weight_decays=(decay,)) for decay in decays)
+            (head, _), (_, softmax) = (_heads(votes, rows, usable, one) for one in configs)
         belief = head.predict(rows[held_out]).belief
         assert belief is not None
         logits[held_out] = belief.log_alpha.double()
-    return ModelBelief("a head fitted on features", logits, has_precision=True)
+        of_softmax[held_out] = (rows[held_out] @ softmax.weight.t() + softmax.bias).double()
+    return ModelBelief("a head fitted on features", logits, has_precision=True, softmax=of_softmax)
 
 
-def _head(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> FittedHead:
-    """A head fitted on four fifths of some items; the others choose λ and the weight decay."""
+def _heads(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> tuple[FittedHead, FittedHead]:
+    """Heads of belief matching and softmax on four fifths of some items; the others choose among them."""
     parts = items[len(items) // 5 :], items[: len(items) // 5]
     train, validation = (_features(rows[part], votes.counts[part].float()) for part in parts)
     with naming_arguments(_CALLER, train="features", validation="features"):
         sets = FeatureSets(train, validation)
-        return refit(sets, classes=len(votes.class_names), adapt_config=config).chosen
+        made = refit(sets, classes=len(votes.class_names), adapt_config=config)
+    return made.chosen, made.table["softmax"][0]
 
 
 @contextmanager
@@ -336,6 +346,7 @@ def analyse_votes(
     require_analysable(given, config, replay=replay, dawid_skene=dawid_skene)
     on_step("fitting the belief")
     log_alpha, precisions, prior = _belief(votes.counts, model, config)
+    model_gain = None if model is None else _model_gain(log_alpha, votes.counts, config)
     on_step("items")
     table = _item_table(log_alpha, votes.counts, config)
     on_step("annotators")
@@ -343,7 +354,7 @@ def analyse_votes(
     control = _dawid_skene(votes, table) if dawid_skene else None
     simulation = simulate(given, config, on_step=on_step) if replay else None
     cast, settled = votes.counts.sum(1), table.settled
-    left = config.panel - cast
+    left = (config.panel - cast).clamp(min=0)
     disputed = _disputed(votes.counts, table)[: config.shown]
     bins = (table.prob_majority * _BINS).long().clamp(max=_BINS - 1)
     record = VotesRecord(
@@ -372,9 +383,11 @@ def analyse_votes(
         command=list(command),
         precisions=precisions,
         largest_votes=int(cast.max()),
+        model_gain=model_gain,
+        undecided=int(_is_undecided(votes.counts, left).sum()),
         **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
     )
-    for doubt in record.replay_doubts():
+    for doubt in (*record.model_doubts(), *record.replay_doubts()):
         warn(_CALLER, doubt)
     return record, table
 
@@ -391,7 +404,8 @@ def require_analysable(
         dawid_skene: Whether the consensus is to be held against that of Dawid and Skene's model.
     """
     votes, model = given
-    _require_panel(votes, config)
+    if not replay:
+        _require_panel(votes, config)
     if model is not None and not (votes.counts.sum(1) >= 2).any():
         fact = "must have items with two votes or more, from which the precision of the model is fitted"
         raise fail(_CALLER, f"`path` {fact}, got one vote an item at most.")
@@ -407,7 +421,7 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
     most = votes.counts.sum(1)
     if most.max() > config.panel:
         item, count = votes.items[int(most.argmax())], int(most.max())
-        remedy = f"give `panel` as {count}"
+        remedy = f"give `panel` as {count}, or replay panels of {config.panel} by `simulate`"
         if count > LARGEST_PANEL:
             remedy = f"keep at most {LARGEST_PANEL} votes of each item, the largest panel"
         fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
@@ -416,10 +430,13 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
 
 def _require_whole_panels(votes: Votes, config: VotesConfig) -> Tensor:
     """The items with a whole panel, at least two: one half is fitted on, the other replayed."""
-    whole = (votes.counts.sum(1) >= config.panel).nonzero().flatten()
+    cast = votes.counts.sum(1)
+    whole = (cast >= config.panel).nonzero().flatten()
     if len(whole) < 2:
         expected = f"at least two items with {config.panel} votes, a whole panel"
-        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; give a smaller `panel`.")
+        largest = 0 if len(cast) < 2 else int(cast.topk(2).values[1])
+        remedy = f"give `panel` as {largest} or less" if largest else "add votes for other items"
+        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; {remedy}.")
     return whole
 
 
@@ -449,15 +466,38 @@ def _belief(
 
 
 def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
+    """An item with as many votes as the panel or more is complete: all its votes are its panel."""
     log_alpha, counts, places = _distinct(log_alpha, counts)
-    majority = prob_of_majority(log_alpha, config.panel, counts)
+    is_complete = counts.sum(1) >= config.panel
+    majority = _shares(counts)
+    majority[~is_complete] = prob_of_majority(log_alpha[~is_complete], config.panel, counts[~is_complete])
     best, consensus = majority.max(1)
     settled = best >= config.confidence
     gain = torch.zeros_like(best)
-    is_open = ~settled & (counts.sum(1) < config.panel)
+    is_open = ~settled & ~is_complete
     gain[is_open] = expected_gain(log_alpha[is_open], config.panel, counts[is_open])
     probs = _after(log_alpha, counts)
     return ItemTable(*(x[places] for x in (consensus, best, settled, gain, probs)))
+
+
+def _model_gain(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> float:
+    """Nats by which all votes are likelier under these beliefs than under one Dirichlet for all items."""
+    with warnings.catch_warnings():  # the precision of the model is the one that is used
+        warnings.simplefilter("ignore", UnboundedScale)
+        alone = fit_class_prior(counts, max_votes=config.max_votes).expand_as(counts)
+    of_model, of_votes = (log_likelihood_of_draws(z, counts, config.max_votes) for z in (log_alpha, alone))
+    return of_model - of_votes
+
+
+def _shares(counts: Tensor) -> Tensor:
+    """The classes with the most votes of each item, which share one equally."""
+    is_most = (counts == counts.amax(1, keepdim=True)).double()
+    return is_most / is_most.sum(1, keepdim=True)
+
+
+def _is_undecided(counts: Tensor, left: Tensor) -> Tensor:
+    """Whether the votes that are left can still make or break a tie: then the belief has a say."""
+    return (left > 0) & (lead(counts) <= left)
 
 
 def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -592,6 +632,8 @@ def simulate(
 ) -> Simulation:
     """Replay the votes of the items with a whole panel, and stop as soon as the majority is sure enough.
 
+    The panel is drawn from the votes of an item, which may be more.
+
     The truth is the majority of the panel, or `of_all_votes` of the item; where it ties, an item errs by the
     share of the classes that were not chosen. Scales and priors are fitted on the other half of the items,
     and never on those replayed.
@@ -599,9 +641,13 @@ def simulate(
     votes, model = given
     whole = _require_whole_panels(votes, config)
     confidences = sorted({*CONFIDENCES, config.confidence})
-    names = [NO_MODEL, *([] if model is None else model.sources)]
-    runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
-    fits: dict[str, list[FittedBelief]] = {name: [] for name in names}
+    beliefs: dict[str, tuple[ModelBelief, str] | None] = {NO_MODEL: None}
+    if model is not None:
+        beliefs |= {source: (model, source) for source in model.sources}
+        if model.softmax is not None:
+            beliefs[SOFTMAX_HEAD] = ModelBelief(SOFTMAX_HEAD, model.softmax, True), ONE_PRECISION
+    runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in beliefs}
+    fits: dict[str, list[FittedBelief]] = {name: [] for name in beliefs}
     fixed: list[list[StoppingPoint]] = []
     replayed = 0
     for repetition in range(config.repetitions):
@@ -612,22 +658,22 @@ def simulate(
         prefixes = _prefixes(votes.counts[items], config.panel, rng)
         final = prefixes[-1]
         truth = votes.counts[items] if of_all_votes else final
-        share = (truth == truth.amax(1, keepdim=True)).double()
-        share /= share.sum(1, keepdim=True)
+        share = _shares(truth)
         fixed.append(_fixed(prefixes, share))
         halves = torch.arange(len(items)) % 2 == 0
-        for name in names:
+        for name, belief in beliefs.items():
             log_alpha = torch.empty_like(final)
             for part in (halves, ~halves):
                 fit_on, apply_to = items[~part], items[part]
                 with warnings.catch_warnings():  # `analyse_votes` has warned of all items
                     warnings.simplefilter("ignore", UnboundedScale)
-                    if model is None or name == NO_MODEL:
+                    if belief is None:
                         log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
                         continue
-                    fit = model.fit(name, votes.counts, fit_on, config.max_votes)
+                    of, source = belief
+                    fit = of.fit(source, votes.counts, fit_on, config.max_votes)
                 fits[name].append(fit)
-                log_alpha[part] = model.log_alpha(name, fit, apply_to)
+                log_alpha[part] = of.log_alpha(source, fit, apply_to)
             runs[name].append(_stopped(log_alpha, prefixes, share, confidences))
     rules = [
         SimulatedRule(
@@ -638,7 +684,8 @@ def simulate(
         )
         for name, points in runs.items()
     ]
-    return Simulation(replayed, rules, _averaged(fixed))
+    voted = int(votes.counts.any(1).sum())
+    return Simulation(replayed, rules, _averaged(fixed), voted - len(whole))
 
 
 def _prefixes(counts: Tensor, panel: int, rng: Any) -> list[Tensor]:
@@ -657,8 +704,7 @@ def _fixed(prefixes: Sequence[Tensor], share: Tensor) -> list[StoppingPoint]:
     """As many votes for every item; a tie of the votes so far is decided by lot."""
     found = []
     for m, counts in enumerate(prefixes[1:], 1):
-        best = (counts == counts.amax(1, keepdim=True)).double()
-        right = (best / best.sum(1, keepdim=True) * share).sum(1)
+        right = (_shares(counts) * share).sum(1)
         found.append(StoppingPoint(0.0, float(m), (1 - right).mean().item()))
     return found
 

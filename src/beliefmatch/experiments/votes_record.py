@@ -27,11 +27,15 @@ LARGEST_PANEL = 501
 FEWEST_VOTES = 10
 """Of an annotator who may be marked as unusual."""
 UNUSUAL = -3.0
-"""Standard deviations below the expected agreement from which on an annotator is marked."""
-
-
+"""Standard deviations below the expected agreement from which on an annotator may be marked."""
+FALSE_MARKS = 0.05
+"""Probability that chance marks any annotator of a table."""
+_NO_GAIN = 3.0
+"""Nats that a model without any information rarely exceeds by its fitted scale and temperature."""
 _CLEAR = 2.0
 """Standard deviations by which a replay must differ from what is promised to be warned of."""
+_SMALL_SAVING = 0.01
+"""Share of the votes from which on a model saves some."""
 
 
 class VotesConfig(Config, frozen=True, kw_only=True):
@@ -84,9 +88,27 @@ class AnnotatorRecord(RecordPart, frozen=True):
     """In standard deviations; negative where there is less agreement than expected."""
 
     @property
-    def is_unusual(self) -> bool:
-        """Whether that is less than chance explains."""
-        return self.votes >= FEWEST_VOTES and self.deviation <= UNUSUAL
+    def chance(self) -> float:
+        """Probability of agreeing as seldom by chance, or a little more.
+
+        It is that of a binomial distribution with the mean of the expected agreements, in whose tail no less
+        lies than in that of the sum of votes whose expected agreements differ (Hoeffding 1956).
+        """
+        return _binomial_tail(round(self.agreement * self.votes), self.votes, self.expected)
+
+
+def _binomial_tail(most: int, n: int, p: float) -> float:
+    """P(X ≤ most) for X of n draws with probability p, summed from the largest term; 1 above the mean."""
+    if most >= n * p or p >= 1:
+        return float(most >= n * p)
+    log_ways = math.lgamma(n + 1) - math.lgamma(most + 1) - math.lgamma(n - most + 1)
+    term = math.exp(log_ways + most * math.log(p) + (n - most) * math.log1p(-p))
+    total = 0.0
+    while term > 1e-9 * total:
+        total += term
+        term *= most / (n - most + 1) * (1 - p) / p
+        most -= 1
+    return total
 
 
 class PrecisionRecord(RecordPart, frozen=True):
@@ -147,6 +169,8 @@ class Simulation(RecordPart, frozen=True):
     rules: list[SimulatedRule]
     fixed: list[StoppingPoint]
     """The same number of votes for every item; the confidence is 0."""
+    without_panel: int = 0
+    """Items with votes that are fewer than a panel, which are not replayed."""
 
 
 class VotesRecord(Record, frozen=True):
@@ -194,6 +218,10 @@ class VotesRecord(Record, frozen=True):
     """Of the model, the one that is used first: its votes are the likeliest."""
     largest_votes: int | None = None
     """Number of votes of the item that has most."""
+    model_gain: float | None = None
+    """Nats by which all votes are likelier under the model's belief than under that of the votes alone."""
+    undecided: int | None = None
+    """Items whose panel is not complete and may still end in another majority, or in a tie."""
     schema: str = VOTES_SCHEMA
 
     @property
@@ -205,12 +233,36 @@ class VotesRecord(Record, frozen=True):
         used = self.precisions[0].name if self.precisions else rules[0 if self.scale is None else 1].name
         return next(rule for rule in rules if rule.name == used)
 
+    @property
+    def unusual_annotators(self) -> list[AnnotatorRecord]:
+        """Those who agree less than chance explains, among as many annotators."""
+        judged = [one for one in self.annotator_records if one.votes >= FEWEST_VOTES]
+        return [one for one in judged if one.deviation <= UNUSUAL and one.chance * len(judged) <= FALSE_MARKS]
+
+    def model_doubts(self) -> list[str]:
+        """What the votes say against the model, a sentence each."""
+        if self.model_gain is None or self.model_gain > _NO_GAIN:
+            return []
+        return [
+            "The votes are no likelier under the model than under one Dirichlet for all items, so its "
+            "predictions tell next to nothing about them. Check that its rows are in the order of the items, "
+            "and its outputs in the order of the classes."
+        ]
+
     def replay_doubts(self) -> list[str]:
         """What the replay says against stopping by this belief, a sentence each."""
         rule, simulation = self.rule, self.simulation
         if rule is None or simulation is None:
             return []
         found, confidence = [], float(self.settings["confidence"])
+        if simulation.without_panel:
+            panel = int(self.settings["panel"])
+            replayed, short = f"{simulation.items:,}", f"{simulation.without_panel:,}"
+            found.append(
+                f"{replayed} items are replayed; {short} with fewer than {panel} votes are left out. Where "
+                "voting was stopped early, these are the easier ones: votes and error of the replay are then "
+                "those of the harder items."
+            )
         point, sure = rule.at(confidence), f"{100 * confidence:g} %"
         # panels that tie are never settled, and err as the belief says
         promised = max(1 - confidence, point.promised or 0.0)
@@ -228,9 +280,13 @@ class VotesRecord(Record, frozen=True):
             spread = math.hypot(point.votes_sd, other.votes_sd)
             without = alone.votes_at(point.error)
             at_less = alone.votes_at(max(point.error - _CLEAR * error_spread, 0.0))
-            if without is not None and at_less is not None and at_less < point.votes - _CLEAR * spread:
-                found.append(
-                    f"The model costs votes: at an error of {100 * point.error:.1f} % the replay takes "
-                    f"{point.votes:.2f} votes an item with it and {without:.2f} without it."
-                )
+            if without is not None:
+                costs = at_less is not None and at_less < point.votes - _CLEAR * spread
+                saves = without > point.votes + max(_CLEAR * spread, _SMALL_SAVING * point.votes)
+                if costs or not saves:
+                    fact = "costs votes" if costs else "does not clearly save votes"
+                    found.append(
+                        f"The model {fact}: at an error of {100 * point.error:.1f} % the replay takes "
+                        f"{point.votes:.2f} votes an item with it and {without:.2f} without it."
+                    )
         return found

@@ -52,6 +52,7 @@ _REQUIRED: dict[type, tuple[str, ...]] = {
     PredictionSets: ("wanted", "coverage", "mean_size"),
     RiskThresholdRecord: ("risk", "delta", "coverage"),
 }
+_SIGNED_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
@@ -212,10 +213,9 @@ def shorten(text: str, width: int) -> str:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    return (
-        f"'{text}" if text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n") else text
-    )
+    """Text that no spreadsheet takes for a formula. Numbers with a sign are none."""
+    is_risky = text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n")
+    return f"'{text}" if is_risky and not _SIGNED_NUMBER.fullmatch(text) else text
 
 
 def markdown_text(text: str) -> str:

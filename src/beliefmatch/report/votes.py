@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import chain
 from typing import Any
 
 from beliefmatch.experiments.votes_record import ItemRecord, StoppingPoint, VotesRecord
@@ -29,13 +30,15 @@ def votes_files(record: VotesRecord, items: tuple[Sequence[str], Sequence[Sequen
     yield "report.html", render_page(votes_page(record), caller="votes").encode()
 
 
-def csv_file(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
-    """A table as a file in which no spreadsheet takes text for a formula."""
+def csv_file(
+    heading: Sequence[str], rows: Sequence[Sequence[Any]], *, for_spreadsheets: bool = True
+) -> bytes:
+    """A table as a file in which no spreadsheet takes text for a formula, or for programs, as it is."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([spreadsheet_text(name) for name in heading])
-    for row in rows:
-        writer.writerow([spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row])
+    for row in chain([heading], rows):
+        cells = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row]
+        writer.writerow(cells if for_spreadsheets else row)
     return text.getvalue().encode()
 
 
@@ -89,10 +92,16 @@ def _verdict(record: VotesRecord) -> str:
     verb = "is" if record.items == 1 else "are"
     share = f"{record.settled:,} of {count_text(record.items, 'item')} {verb} settled"
     sure = f"{100 * _confidence(record):g}\u00a0%"
-    known = f"the majority of {_panel(record)} votes is known with a probability of {sure} or more"
+    larger = " (of all votes, where an item has more)" if _has_larger(record) else ""
+    known = f"the majority of {_panel(record)} votes{larger} is known with a probability of {sure} or more"
     possible = record.votes_saved + record.votes_left
     saved = f" Not asking about these saves {record.votes_saved:,} of {count_text(possible, 'vote')}."
-    return f"{share}: {known}.{saved if record.votes_saved else ''}"
+    is_saved = record.votes_saved > 0 and not _rests_on_unknown_precision(record)
+    return f"{share}: {known}.{saved if is_saved else ''}"
+
+
+def _has_larger(record: VotesRecord) -> bool:
+    return (record.largest_votes or 0) > _panel(record)
 
 
 def _lead(record: VotesRecord) -> str:
@@ -114,32 +123,42 @@ def _fitted_words(record: VotesRecord) -> str:
 
 def _warnings(record: VotesRecord) -> list[str]:
     found = []
-    unusual = [one for one in record.annotator_records if one.is_unusual]
+    unusual = record.unusual_annotators
     if unusual:
         names = listed([one.name for one in unusual[:3]]) + (" and others" if unusual[3:] else "")
         verb = "agrees" if len(unusual) == 1 else "agree"
         found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
     if record.largest_votes == 1:
         found.append("The precision of the prior cannot be estimated from one vote an item.")
-    return [*found, *_unbounded(record), *record.replay_doubts()]
+    return [*found, *_unbounded(record), *record.model_doubts(), *record.replay_doubts()]
 
 
 def _unbounded(record: VotesRecord) -> list[str]:
-    """What it means that the precision ends at an end of its range."""
-    precision = record.scale if record.prior is None else sum(record.prior)
-    if precision is None or _LEAST < precision < _LARGEST:
+    """What it means that the precision ends at an end of its range; nothing if every majority is certain."""
+    if not _rests_on_unknown_precision(record):
         return []
-    if precision <= _LEAST:
+    certain = "Only majorities that no further vote can change are certain."
+    if _precision(record) <= _LEAST:
         return [
             "These votes are too few, or agree too well, to estimate how much the votes of an item differ: "
-            "one vote settles an item here. The probabilities are not to be trusted until more items have "
-            "two votes or more, and some of these differ."
+            f"one vote settles an item here. {certain} The other probabilities are not to be trusted until "
+            "more items have two votes or more, and some of these differ."
         ]
     return [
         "These votes are too few, or differ too much within items, to estimate how much the items differ: "
-        "votes hardly change the belief about their item here. The probabilities are not to be trusted until "
-        "more items have two votes or more that agree better than by chance."
+        f"votes hardly change the belief about their item here. {certain} The other probabilities are not to "
+        "be trusted until more items have two votes or more that agree better than by chance."
     ]
+
+
+def _precision(record: VotesRecord) -> float:
+    precision = record.scale if record.prior is None else sum(record.prior)
+    return 1.0 if precision is None else precision
+
+
+def _rests_on_unknown_precision(record: VotesRecord) -> bool:
+    """Whether votes that are to come matter, and the given ones do not determine what is expected of them."""
+    return not _LEAST < _precision(record) < _LARGEST and record.undecided != 0
 
 
 def _cards(record: VotesRecord) -> list[Card]:
@@ -149,7 +168,7 @@ def _cards(record: VotesRecord) -> list[Card]:
         Card("Expected error of the consensus", percent(record.expected_error), _error_words(record)),
     ]
     possible = record.votes_saved + record.votes_left
-    if possible:
+    if possible and not _rests_on_unknown_precision(record):
         saved = f"{record.votes_saved:,} of {possible:,} that complete panels would take"
         cards.append(Card("Votes saved", percent(record.votes_saved / possible), saved))
     point = _chosen_point(record)
@@ -176,7 +195,14 @@ def _advice(record: VotesRecord) -> list[str]:
         first = listed([one.name for one in record.ask_next[:3]])
         advice.append(f"Ask next about {first}; `items.csv` has the order of all items that are not settled.")
     elif record.settled < record.items:
-        advice.append("Every panel is complete; the items that are not settled are ties.")
+        advice.append(
+            "There is no item to ask about: those that are not settled have complete panels that tie."
+        )
+    elif _rests_on_unknown_precision(record):
+        advice.append(
+            "Every item counts as settled, but by a precision that these votes do not determine. Ask for "
+            "more votes about some items before you stop."
+        )
     else:
         advice.append("Every item is settled: no further vote is needed at this confidence.")
     if record.scale is None:
@@ -246,7 +272,8 @@ def _stopping_figure(record: VotesRecord) -> Figure:
 
 def _looks(names: Sequence[str]) -> list[Look]:
     """Votes alone, then the variants of a model."""
-    fixed = {"votes alone": "softmax", "model, its own": "belief matching", "model, one": "label smoothing"}
+    models = {"model, its own": "belief matching", "model, one": "label smoothing"}
+    fixed = {"votes alone": "softmax", **models, "softmax head": "temperature"}
     known = [next((to for start, to in fixed.items() if name.startswith(start)), name) for name in names]
     return looks(known)
 
@@ -364,11 +391,12 @@ def _annotator_table(record: VotesRecord) -> Table:
         Column("expected", "expected", "%", digits=1, scale=100),
         Column("deviation", "standard deviations", digits=1),
     ]
+    unusual = record.unusual_annotators
     rows = [
         Row(
             one.name,
             [Cell(f"{one.votes:,}"), Cell(one.agreement), Cell(one.expected), Cell(one.deviation)],
-            is_chosen=one.is_unusual,
+            is_chosen=one in unusual,
         )
         for one in record.annotator_records[:_MOST_ANNOTATORS]
     ]
