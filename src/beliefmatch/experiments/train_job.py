@@ -171,7 +171,7 @@ class TrainJob:
         return record
 
     def _run_single(self, on_progress: OnProgress) -> RunRecord:
-        """Train here. Of a URL, the directory is a copy without networks, so a mirror of all files is used."""
+        """Train here; behind a URL, in a mirror of all files, as the directory has no networks."""
         options: dict[str, Any] = {"tensorboard": self.tensorboard, "on_progress": on_progress}
         if self.url is None or RunDirectory(self.directory).record_file.is_file():
             return execute(self.config, self.directory, **options)
