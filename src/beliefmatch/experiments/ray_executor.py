@@ -94,7 +94,8 @@ def _connect(on: str) -> Any:
     if ray.is_initialized():
         return ray
     address = _own_cluster() if on == "ray" else on
-    if address not in ("local", "auto") and not _answers(address.removeprefix("ray://")):
+    place = address.removeprefix("ray://")
+    if place not in ("local", "auto") and "://" not in place and not _answers(place):
         raise _no_cluster(on, address, "nobody answers there")
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if is_main else None

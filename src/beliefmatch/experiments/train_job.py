@@ -15,6 +15,7 @@ from beliefmatch.experiments.build import (
     check_network,
     dataset,
     engine_for,
+    is_main_process,
     method_of,
     ood_sets,
     ood_training,
@@ -177,7 +178,8 @@ class TrainJob:
             return execute(self.config, self.directory, **options)
         with mirrored(self.url) as mirror:
             record = execute(self.config, mirror, **options)
-        RemoteDirectory(self.url).pull(self.directory, without_networks)
+        if is_main_process():  # another may be ahead of it, and would take back what is old by then
+            RemoteDirectory(self.url).pull(self.directory, without_networks)
         return record
 
     def _adopt(self, trial: Path, record: RunRecord) -> None:
