@@ -32,14 +32,21 @@ def failing_in_its_own_way(url, *, on_progress):
 
 
 def sleeping(path, *, on_progress):
-    Path(path).touch()
-    on_progress(0.1, "asleep")
     try:
+        Path(path).touch()
+        on_progress(0.1, "asleep")
         for _ in range(1200):
             time.sleep(0.1)
     except KeyboardInterrupt:
         Path(path).write_text("saved")
         raise
+
+
+def interrupted_once(path, *, on_progress):
+    if not Path(path).exists():
+        Path(path).touch()
+        raise KeyboardInterrupt  # as of a training whose process gets SIGTERM
+    return "done"
 
 
 def length_of(mapping, name, *, on_progress):

@@ -4,6 +4,7 @@ An extra is imported inside the function that uses it, within `needs(...)`, whic
 an error that names the extra to install.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict
@@ -26,6 +28,7 @@ __all__ = [
     "needs",
     "provenance",
     "rebuild_command",
+    "software",
     "versions",
 ]
 
@@ -64,6 +67,24 @@ def versions(*distributions: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "missing"
     return found
+
+
+@cache
+def software() -> dict[str, str]:
+    """What the numbers of a run depend on, as it has to be the same on all machines that share the work.
+
+    Versions alone would not do: two copies of the sources under development have the same.
+    """
+    found, package = versions("torch", _DISTRIBUTION), Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).as_posix()):
+        content = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(f"{path.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
+    return {
+        "Python": found["python"].rpartition(".")[0],
+        "torch": found["torch"].partition("+")[0],  # +cpu and +cu128 are the same code
+        _DISTRIBUTION: f"{found[_DISTRIBUTION]} with sources {digest.hexdigest()[:12]}",
+    }
 
 
 def hardware() -> dict[str, str | int]:

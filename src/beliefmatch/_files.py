@@ -20,13 +20,16 @@ __all__ = [
     "atomic_write_dir",
     "directory_in_use",
     "file_names",
+    "is_url",
     "numbered",
     "ready_directory",
+    "refuse_url",
 ]
 
 LEDGER = ".beliefmatch-files"
 """Names and digests of the files that a report consists of, so that the next one can clear them away."""
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.*")  # one letter would be a drive of Windows
 _LONGEST = 80  # characters of a file's name, without its ending
 
 
@@ -38,6 +41,22 @@ class InUse(EnvironmentFailure):
     """Another process works in the directory."""
 
 
+def is_url(place: str) -> bool:
+    """Whether this names a place behind a URL.
+
+    >>> is_url("s3://bucket/grid"), is_url("runs/compare")
+    (True, False)
+    """
+    return _URL.fullmatch(place) is not None
+
+
+def refuse_url(place: str, *, caller: str, argument: str = "out") -> None:
+    """Refuse a URL where a path of this machine is needed: as a path it names a directory such as `s3:`."""
+    if is_url(place):
+        remedy = "write to a path and copy it; `compare`, `train` and `reproduce` take URLs"
+        raise fail(caller, f"`{argument}` must be a path of this machine, got the URL {place}: {remedy}.")
+
+
 def ready_directory(name: str, *, caller: str, argument: str = "out") -> Path:
     """Make a directory, its parents too, and prove that files can be written there.
 
@@ -45,6 +64,7 @@ def ready_directory(name: str, *, caller: str, argument: str = "out") -> Path:
     """
     if not name.strip():
         raise fail(caller, f"`{argument}` must be a directory (. for the current one), got {name!r}.")
+    refuse_url(name, caller=caller, argument=argument)
     path = Path(name)
     try:
         if path.exists() and not path.is_dir():

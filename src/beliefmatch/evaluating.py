@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from beliefmatch._environment import needs
 from beliefmatch._errors import ArgumentError
-from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory
+from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, ready_directory, refuse_url
 from beliefmatch._torch_state import on_cpu
 from beliefmatch._utils import OnProgress, first_repeated, require_name
 from beliefmatch._validate import describe, fail, naming_arguments
@@ -420,6 +420,7 @@ class Evaluation:
         if not isinstance(path, str | PathLike):
             fact = "`path` must be the path of a directory or of an .html file"
             raise fail("report", f"{fact}, got {describe(path)}.", TypeError)
+        refuse_url(f"{path}", caller="report", argument="path")
         place = Path(path)
         is_page = place.suffix.lower() in (".html", ".htm") and not place.is_dir()
         if place.suffix.lower() in _OTHER_FILES and not place.is_dir():

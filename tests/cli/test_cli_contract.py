@@ -168,6 +168,7 @@ BAD_VALUES = {
     "reproduce table1": "--scale=huge --seeds=0 --jobs=0 --out=",
 }
 """Values that are refused, by the command that they follow; the error names the option."""
+URL = "s3://bucket/x.csv"
 MISTAKES = [
     *((f"{name} --nonsense", "--nonsense") for name in COMMANDS),
     *(
@@ -225,6 +226,16 @@ MISTAKES = [
     ("report .", "`RECORD`"),
     ("report a.npz", "`RECORD`"),
     ("reproduce table9", "`ID`"),
+    # a URL where only a path can be written
+    *(
+        (f"{line} --out {URL}", f"`--out` must be a path of this machine, got the URL {URL}")
+        for line in (
+            *("evaluate a.npz", "adapt --model x --data digits", "votes a.npz", "predict run a.npz"),
+            *("report a.json", "export run"),
+        )
+    ),
+    (f"votes a.npz --multiannotator {URL}", "`--multiannotator` must be a path of this machine"),
+    ("compare --out s3://", "`--out` must name a place"),
 ]
 
 

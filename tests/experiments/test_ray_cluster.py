@@ -122,6 +122,22 @@ def test_after_the_head_was_restarted_the_same_command_goes_on(tmp_path, long_re
     assert runs_of(ComparisonRecord.from_json((tmp_path / "comparison.json").read_text())) == long_records
 
 
+def test_a_driver_whose_head_dies_ends_with_the_remedy_before_ray_ends_it(tmp_path):
+    with cluster(2, joined=False) as (made, _):
+        os.environ["RAY_ADDRESS"] = made.address
+        try:
+            line = compare_command(tmp_path, "ray")
+            begun = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            wait_for_networks(tmp_path, begun)
+        finally:
+            del os.environ["RAY_ADDRESS"]
+        made.head_node.kill_gcs_server()
+        _, errors = begun.communicate(timeout=120)
+    assert begun.returncode == 2, errors
+    lines = [one for one in errors.splitlines() if one.startswith("beliefmatch compare: ")]
+    assert len(lines) == 1 and "the same command goes on" in lines[0] and "Traceback" not in errors
+
+
 def test_a_task_that_runs_out_of_memory_is_given_up_and_another_is_not(tmp_path):
     import psutil
 

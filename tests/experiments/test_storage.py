@@ -1,5 +1,6 @@
 """Results behind URLs: brought, taken back, and found again by the same command."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from beliefmatch._files import EnvironmentFailure
 from beliefmatch.experiments import storage
 from beliefmatch.experiments.cost import gpu_share
 from beliefmatch.experiments.storage import RemoteDirectory, local_output, mirrored, without_networks
-from small_runs import comparison, digits_config, without_times
+from beliefmatch.experiments.train_job import TrainJob
+from beliefmatch.train.checkpoint import has_checkpoints
+from small_runs import comparison, digits_config, have_equal_weights, without_times
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -86,6 +89,30 @@ def test_a_grid_kept_behind_a_url_is_resumed_from_there(url, tmp_path):
     RemoteDirectory(url).pull(tmp_path / "all")
     assert len(list((tmp_path / "all").glob("runs/*/network-0/*.safetensors"))) >= 2
     assert not without_networks("network-0/step-000000012.json") and without_networks("network-0/log.csv")
+
+
+def test_a_training_kept_behind_a_url_is_resumed_from_its_checkpoint(url, tmp_path):
+    config, heard = digits_config(), list[float]()
+
+    def interrupt(fraction, description):
+        heard.append(fraction)
+        if sum(one > 0.4 for one in heard) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), local_output(url) as (path, name):
+        TrainJob(config, path, url=name).run(interrupt)
+    saved, stopped = tmp_path / "saved", max(heard)
+    heard.clear()
+    RemoteDirectory(url).pull(saved)
+    assert has_checkpoints(saved) and not (saved / "record.json").exists()
+    with local_output(url) as (path, name):
+        there = TrainJob(config, path, url=name).run(lambda fraction, _: heard.append(fraction))
+        assert TrainJob(config, path, url=name).run(lambda *_: None) == there  # finished
+    assert min(heard) >= stopped > 0.4
+    assert without_times(there) == without_times(TrainJob(config, tmp_path / "here").run(lambda *_: None))
+    finished = tmp_path / "finished"
+    RemoteDirectory(url).pull(finished)
+    assert (finished / "record.json").is_file() and have_equal_weights(finished, tmp_path / "here")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from beliefmatch._errors import fail
-from beliefmatch._files import directory_in_use
+from beliefmatch._files import directory_in_use, refuse_url
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -101,6 +101,7 @@ def adapt(
     """
     with warnings_held(context, **_OPTIONS["data" if features is None else "features"]):
         with user_errors(context):
+            refuse_url(out, caller="adapt")
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
             from beliefmatch import kernels

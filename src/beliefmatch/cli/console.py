@@ -14,7 +14,7 @@ import typer
 
 from beliefmatch._environment import needs
 from beliefmatch._errors import ArgumentError, ArgumentWarning
-from beliefmatch._files import EnvironmentFailure
+from beliefmatch._files import EnvironmentFailure, is_url
 from beliefmatch.cli.options import option_of_error, option_of_setting
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def show_warning(context: typer.Context, warning: Warning | str, **options: str)
 @contextmanager
 def output(context: typer.Context, out: str) -> Iterator[tuple[Path, str | None]]:
     """The local directory of `--out`, and its URL if it is one; see `local_output`."""
-    from beliefmatch.experiments.storage import is_url, local_output
+    from beliefmatch.experiments.storage import local_output
 
     if not is_url(out):  # what the block raises is its own
         yield Path(out), None

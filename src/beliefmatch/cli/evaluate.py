@@ -18,6 +18,7 @@ from beliefmatch._files import (
     directory_in_use,
     numbered,
     ready_directory,
+    refuse_url,
 )
 from beliefmatch._utils import require_name
 from beliefmatch.cli import options as opt
@@ -87,6 +88,7 @@ def evaluate(
             require_enough_resamples(resamples)
             for kind in figures or ():
                 require_name("evaluate", "figures", kind, _FIGURES)
+            refuse_url(out, caller="evaluate")
             chosen = model_files(models, names=name or [], ood=ood or [])
             require_packages(context, "terminal", "report", "statistics")
             from beliefmatch import kernels
@@ -213,6 +215,7 @@ def report(context: typer.Context, records: opt.Records, out: opt.PageFile = "re
     The predictions are not needed, nor is torch.
     """
     with user_errors(context):
+        refuse_url(out, caller="report")
         render = _page_renderer(context, records)
         path = Path(out)
         if not out.strip() or path.is_dir():
@@ -404,6 +407,7 @@ def _require_predict_options(context: typer.Context) -> None:
     given = context.params
     if not given["run"].strip():
         raise fail("predict", f"`run` must be a directory (. for the current one), got {given['run']!r}.")
+    refuse_url(given["out"], caller="predict")
     if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
         raise fail("predict", f"`out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}.")
     if given["workers"] < 0:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from beliefmatch._files import refuse_url
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import printable, user_errors, write_errors
 
@@ -35,6 +36,7 @@ def export(
         from beliefmatch._validate import naming_arguments
         from beliefmatch.integrations.export_run import export_run
 
+        refuse_url(out or "", caller="export")
         with naming_arguments("export", path="out"):
             made = export_run(
                 run,

@@ -218,7 +218,7 @@ _features, _heads = partial(_option, panel="Features"), partial(_option, panel="
 # fmt: off
 
 # Shared by several commands.
-OutDir = Annotated[str, _option("DIRECTORY", "Directory to write the results to.")]
+OutDir = Annotated[str, _option("DIRECTORY", "Directory of this machine to write the results to.")]
 OutPlace = Annotated[str, _option("DIRECTORY",
     "Directory to write the results to, or a URL such as s3://BUCKET/PATH.")]
 Verbose = Annotated[bool, _option("--verbose", "Print every table and all details, not only the summary.")]

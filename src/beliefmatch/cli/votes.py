@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from beliefmatch._errors import fail
-from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use
+from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use, refuse_url
 from beliefmatch._utils import require_name
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import findings, require_packages, show, step_progress, user_errors, write_errors
@@ -47,6 +47,8 @@ def votes(
     """
     with ExitStack() as stack:
         with user_errors(context):
+            refuse_url(out, caller="votes")
+            refuse_url(multiannotator or "", caller="votes", argument="multiannotator")
             config = VotesConfig(**opt.settings_of(context))
             from beliefmatch.data.votes import FORMS, VoteColumns, cleanlab_table
 

@@ -131,7 +131,8 @@ class Extractor:
         assert self._workers is not None
         shards = [batches[start : start + _SHARD] for start in range(0, len(batches), _SHARD)]
         on_gpu = extraction.network.device.type == "cuda"
-        resources = Resources(cores=1 if on_gpu else extraction.threads, gpus=float(on_gpu))
+        cores = 1 if on_gpu else extraction.threads
+        resources = Resources(cores=cores, gpus=float(on_gpu), are_cores_optional=True)
         shared = self._workers.share(extraction)
         tasks = [
             Task(f"features {number} of {len(shards)}", compute_shard, (shared, shard), resources)

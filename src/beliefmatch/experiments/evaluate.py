@@ -510,9 +510,10 @@ def _evaluate_on(
     reading: Callable[[], AbstractContextManager[None]],
 ) -> list[EvaluationRecord]:
     """`evaluate_models` with a task for each model."""
-    resources = Resources(cores=torch.get_num_threads())  # as many threads as here: sums come out the same
+    threads = torch.get_num_threads()  # as many everywhere: sums come out the same
+    resources = Resources(cores=threads, are_cores_optional=True)
     tasks = [
-        Task(f"evaluate {one.name}", evaluate_alone, (one, settings, class_names), resources)
+        Task(f"evaluate {one.name}", evaluate_alone, (one, settings, class_names, threads), resources)
         for one in models
     ]
     done = [0] * len(models)
@@ -540,6 +541,7 @@ def evaluate_alone(
     model: ModelPredictions | PredictionFiles,
     settings: EvaluateConfig,
     class_names: Sequence[str] | None,
+    threads: int,
     *,
     on_progress: OnProgress,
 ) -> tuple[EvaluationRecord, PairedAurocs, Predictions] | Exception:
@@ -547,6 +549,7 @@ def evaluate_alone(
 
     An error about its files is returned: it is the user's, while one that is raised is a bug.
     """
+    torch.set_num_threads(threads)
     areas, steps = PairedAurocs(settings.level), 0
 
     def on_step(description: str) -> None:

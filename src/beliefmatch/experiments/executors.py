@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 from queue import Empty
@@ -46,7 +46,7 @@ OnTask = Callable[[int, float, str], None]
 POLL_SECONDS = 0.2
 """Time between two looks at the tasks, and between two reports of one."""
 
-_ADDRESS = re.compile(r"ray://[^\s/:]+:\d+")
+_ADDRESS = re.compile(r"ray://(\[[0-9A-Fa-f:.%]+\]|[^\s/:\[\]]+):\d+")  # [::1] is a host too
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Resources:
     """A fraction where several tasks fit on one GPU."""
     is_gpu_optional: bool = False
     """Whether the task runs on cores where there is no GPU."""
+    are_cores_optional: bool = False
+    """Whether the task runs on all cores of the largest machine where none has as many."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +115,33 @@ def completed_tasks(
 ) -> Generator[tuple[int, Any], None, None]:
     """Run tasks; index and result of each, as they end.
 
-    Ctrl-C, and closing the iterator, let tasks that run end early; an error of one lets the others end.
+    Ctrl-C, SIGTERM and closing the iterator let tasks that run end early; an error of one lets the others
+    end.
     """
     executor, interrupt = workers.executor(tasks), False
+    with _terminated_by_interrupt():
+        try:
+            for index, task in enumerate(tasks):
+                executor.submit(index, task)
+            yield from executor.progress(on_task or (lambda index, fraction, description: None))
+        except (KeyboardInterrupt, GeneratorExit):
+            interrupt = True
+            raise
+        finally:
+            executor.cancel(interrupt=interrupt)
+
+
+@contextmanager
+def _terminated_by_interrupt() -> Iterator[None]:
+    """Let SIGTERM, by which schedulers end a job, do in the block what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for index, task in enumerate(tasks):
-            executor.submit(index, task)
-        yield from executor.progress(on_task or (lambda index, fraction, description: None))
-    except (KeyboardInterrupt, GeneratorExit):
-        interrupt = True
-        raise
+        yield
     finally:
-        executor.cancel(interrupt=interrupt)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def run_tasks(tasks: Sequence[Task], workers: Workers, on_task: OnTask | None = None) -> list[Any]:

@@ -8,6 +8,7 @@ to stop gets the signal of Ctrl-C once, and saves.
 
 import _thread
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,14 +16,16 @@ import threading
 import time
 import traceback
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from beliefmatch._environment import needs
+import torch
+
+from beliefmatch._environment import needs, software
 from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, InUse
 from beliefmatch._utils import OnProgress, reason_of
@@ -33,6 +36,10 @@ __all__ = ["RayExecutor", "RayWorkers"]
 _REPORT_SECONDS = 0.5  # between two looks of a task at the board
 _LOG_SECONDS = 10.0  # between two lines in the log of a task, which the dashboard shows
 _CONNECT_SECONDS = 5.0  # for an answer of the cluster
+_PROBE_SECONDS = 3.0  # between two looks at the head, and for its answer
+_MOST_MISSES = 5  # of the head: fewer than in the minute after which Ray ends this process
+_NODES_SECONDS = 5.0  # between two looks at the nodes
+_CLIENT_PORT = 10001  # of Ray's server for ray://, unless it is told another
 _BOARD_SECONDS = 10.0  # for an answer of the board
 _MOST_QUESTIONS = 3  # to the board before a task begins without its answer
 _LOST_SECONDS = 30.0  # without any answer, after which the cluster counts as lost
@@ -86,12 +93,19 @@ def _connect(on: str) -> Any:
     ray = _import_ray()
     if ray.is_initialized():
         return ray
-    if on != "ray" and not _answers(on.removeprefix("ray://")):
-        raise _no_cluster(on, "nobody answers there")
+    address = _own_cluster() if on == "ray" else on
+    place = address.removeprefix("ray://")
+    if place not in ("local", "auto") and "://" not in place and not _answers(place):
+        raise _no_cluster(on, address, "nobody answers there")
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if is_main else None
     try:
-        found = ray.init(_own_cluster() if on == "ray" else on, log_to_driver=False, logging_level="ERROR")
+        found = ray.init(address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise _no_cluster(on, reason_of(error, limit=160)) from error
+        raise _no_cluster(on, address, _reason(error)) from error
+    finally:
+        if is_main:  # Ray's own handler of SIGTERM would end this process with a page of its stack
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     # Ray prints a page to standard output for every node that dies; what became of its tasks is shown by us
     sys.modules["ray._private.worker"].__dict__["print_to_stdstream"] = lambda *arguments, **options: None
     url = getattr(found, "dashboard_url", None)
@@ -115,18 +129,70 @@ def _own_cluster() -> str:
     return "local"
 
 
-def _answers(address: str) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+def _answers(address: str, seconds: float = _CONNECT_SECONDS) -> bool:
+    """Whether somebody listens at HOST:PORT, or at [HOST]:PORT with an address of IPv6."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError):
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except (OSError, ValueError, OverflowError):
         return False
     return True
 
 
-def _no_cluster(on: str, reason: str) -> EnvironmentFailure:
+def _no_cluster(on: str, address: str, reason: str) -> EnvironmentFailure:
+    if on == "ray" and address == os.environ.get("RAY_ADDRESS"):
+        on, reason = f"{on} with RAY_ADDRESS={address}", f"{reason}; unset RAY_ADDRESS or repair it"
+    if address.startswith("ray://") and not address.endswith(f":{_CLIENT_PORT}"):
+        reason = (
+            f"{reason}; ray:// takes the port of Ray's client server, {_CLIENT_PORT} unless it was changed"
+        )
     return fail("run", f"`on` must be a Ray cluster that answers, got {on} ({reason}).", EnvironmentFailure)
+
+
+def _reason(error: Exception) -> str:
+    """The message of an error on one line; of a page from the server, what follows its last traceback."""
+    text = f"{error}".rpartition("Traceback (most recent call last):\n")[2]
+    if text != f"{error}" and (below := re.search(r"^\S.*", text, re.MULTILINE | re.DOTALL)):
+        text = below[0]
+    return reason_of(text or error, limit=300)
+
+
+class _HeadWatch:
+    """Looks every few seconds whether the head of the cluster is there.
+
+    Ray itself tries for a minute, and then ends this process with a page of its stack and without a remedy.
+
+    Args:
+        address: HOST:PORT of the head; None where another process is connected to it.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address, self._misses, self._over = address, 0, threading.Event()
+        if address is not None:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_PROBE_SECONDS):
+            self._misses = 0 if _answers(f"{self._address}", _PROBE_SECONDS) else self._misses + 1
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last look was in vain: what asks the head now may never return."""
+        return self._misses > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there was no answer for long."""
+        return self._misses >= _MOST_MISSES
+
+    def require(self) -> None:
+        """A ConnectionError if the head is lost."""
+        if self.is_lost:
+            raise ConnectionError(f"its head at {self._address} does not answer")
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
 
 
 @dataclass
@@ -140,6 +206,7 @@ class _Submitted:
     crashes: int = 0
     in_use_since: float | None = None
     fraction: float = 0.0
+    has_begun: bool = False
 
 
 class RayExecutor:
@@ -155,7 +222,12 @@ class RayExecutor:
         self._running: dict[Any, _Submitted] = {}
         self._retries: list[tuple[float, _Submitted]] = []  # with the time to submit them
         self._heard, self._patience = time.monotonic(), _START_SECONDS
+        self._shortage: Any = None  # what was said last of nodes that are too small
+        self._next_look = 0.0
+        is_client = self._ray.util.client.ray.is_connected()
         with _cluster_errors():
+            self._head = _HeadWatch(None if is_client else self._ray.get_runtime_context().gcs_address)
+            self._work = self._ray.remote(_work)
             self._board = self._ray.remote(_Board).options(num_cpus=0, max_restarts=-1).remote()
             self._has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
 
@@ -165,11 +237,12 @@ class RayExecutor:
 
     def progress(self, on_task: OnTask) -> Iterator[tuple[int, Any]]:
         """Wait for the tasks, pass their reports on, and submit again those that were lost."""
-        with _cluster_errors():
-            self._announce_shortage(on_task)
         while self._waiting or self._running or self._retries:
             with _cluster_errors():
-                self._fill()
+                self._head.require()
+                if not self._head.is_silent:
+                    self._fill()
+                    self._announce_shortage(on_task)
                 done, _ = (
                     self._ray.wait([*self._running], timeout=POLL_SECONDS) if self._running else ([], [])
                 )
@@ -186,6 +259,9 @@ class RayExecutor:
         interrupts = int(interrupt)
         self._waiting.clear()
         self._retries.clear()
+        if self._head.is_lost:  # whatever asks it would wait for the end of this process
+            self._running.clear()
+            return self._head.end()
         while True:
             try:
                 with suppress(Exception):  # without a cluster nothing runs
@@ -196,8 +272,9 @@ class RayExecutor:
                             del self._running[reference]
                         self._close(interrupts)  # anew, should the board have been restarted
                 with suppress(Exception):
-                    self._ray.kill(self._board)
-                return
+                    if not self._head.is_silent:
+                        self._ray.kill(self._board)
+                return self._head.end()
             except KeyboardInterrupt:
                 interrupts += 1
 
@@ -225,29 +302,52 @@ class RayExecutor:
             one = self._waiting.popleft()
             cores, gpus = self._needs(one.task.resources)
             options = {"num_cpus": cores, "num_gpus": gpus, "name": one.task.name, "max_retries": 0}
-            function = self._ray.remote(_work).options(**options, scheduling_strategy="SPREAD")
-            key = one.index, one.attempt
-            reference = function.remote(self._board, key, os.getcwd(), one.task.function, *one.task.arguments)
+            function = self._work.options(**options, scheduling_strategy="SPREAD")
+            place, work = (os.getcwd(), software()), (one.task.function, *one.task.arguments)
+            reference = function.remote(self._board, (one.index, one.attempt), *place, *work)
             self._running[reference] = one
 
     def _needs(self, resources: Resources) -> tuple[int, float]:
         """Cores and GPUs of a task; all cores are those of the smallest node that has any."""
         gpus = resources.gpus if self._has_gpus or not resources.is_gpu_optional else 0.0
-        if resources.cores is not None or gpus:
-            return resources.cores or 1, gpus
-        cores = [node["Resources"].get("CPU", 0) for node in self._nodes()]
-        return int(min((one for one in cores if one >= 1), default=1)), gpus
+        if resources.cores is None and gpus:
+            return 1, gpus
+        if resources.cores is not None and not resources.are_cores_optional:
+            return resources.cores, gpus
+        found = [int(node["Resources"].get("CPU", 0)) for node in self._nodes()]
+        cores = [one for one in found if one >= 1] or [1]
+        return min(cores) if resources.cores is None else min(resources.cores, max(cores)), gpus
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _announce_shortage(self, on_task: OnTask) -> None:
-        """Say of tasks that no node has room for that they wait: a node may be added."""
-        found = [node["Resources"] for node in self._nodes()]
-        for one in self._waiting:
-            cores, gpus = self._needs(one.task.resources)
-            if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in found):
-                on_task(one.index, 0.0, f"waits for a node with {cores} cores and {gpus:g} GPUs")
+        """Say of tasks that no node can ever hold that they wait, at once and when nodes have come or gone.
+
+        A node may be added. It is also said on standard error, as a log would show it after minutes.
+        """
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _NODES_SECONDS
+        idle = [*self._waiting, *(one for one in self._running.values() if not one.has_begun)]
+        nodes = self._nodes() if idle else []
+        found = [(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0)) for node in nodes]
+        lacking = Counter[str]()
+        wanted = [(one, *self._needs(one.task.resources)) for one in idle]
+        wanted = [one for one in wanted if not any(cpu >= one[1] and gpu >= one[2] for cpu, gpu in found)]
+        shortage = {one[1:] for one in wanted}, {node["NodeID"] for node in nodes}
+        if not wanted or shortage == self._shortage:
+            return
+        self._shortage = shortage
+        for one, cores, gpus in wanted:
+            needed = f"a node with {cores} cores and {gpus:g} GPUs"
+            lacking[needed] += 1
+            on_task(one.index, one.fraction, f"waits for {needed}")
+        most = [f"{max((node[place] for node in found), default=0):g}" for place in (0, 1)]
+        for needed, count in lacking.items():
+            got = f"the nodes there are have at most {most[0]} cores and {most[1]} GPUs"
+            remedy = "add a node, or ask for less, such as `--set engine.threads=1`"
+            print(f"tasks that wait for {needed}: {count}; {got}: {remedy}", file=sys.stderr)
 
     def _report(self, on_task: OnTask) -> None:
         try:
@@ -259,7 +359,7 @@ class RayExecutor:
         current = {(one.index, one.attempt): one for one in self._running.values()}
         for key, fraction, description in reports:
             if key in current:
-                current[key].fraction = fraction
+                current[key].fraction, current[key].has_begun = fraction, True
                 on_task(key[0], fraction, description)
 
     def _outcome(self, reference: Any, one: _Submitted, on_task: OnTask) -> "_Outcome | None":
@@ -281,6 +381,10 @@ class RayExecutor:
             one.nodes_lost += 1
             self._again(one, "its node died", on_task, error)
         else:
+            if isinstance(outcome.error, KeyboardInterrupt):  # which did not come from here
+                one.nodes_lost += 1
+                self._again(one, "its process was told to end", on_task, outcome.error)
+                return None
             if not isinstance(outcome.error, InUse) or one.attempt == 0:
                 return outcome
             one.in_use_since = one.in_use_since or time.monotonic()
@@ -289,7 +393,7 @@ class RayExecutor:
             self._resubmit(one, after=2.0)
         return None
 
-    def _again(self, one: _Submitted, why: str, on_task: OnTask, error: Exception) -> None:
+    def _again(self, one: _Submitted, why: str, on_task: OnTask, error: BaseException) -> None:
         if one.crashes >= _MOST_CRASHES or one.nodes_lost >= _MOST_NODES_LOST:
             times = one.crashes + one.nodes_lost
             remedy = f"try fewer `jobs`, or nodes with more memory; {_RESUMES}"
@@ -302,7 +406,7 @@ class RayExecutor:
         self._resubmit(one, after=0.0)
 
     def _resubmit(self, one: _Submitted, *, after: float) -> None:
-        one.attempt += 1
+        one.attempt, one.has_begun = one.attempt + 1, False
         self._retries.append((time.monotonic() + after, one))
 
 
@@ -377,12 +481,20 @@ class _RemoteTraceback(Exception):  # noqa: N818
         return f"\n{self.args[0]}"
 
 
-def _work(board: Any, key: Any, directory: str, function: Callable[..., Any], *arguments: Any) -> _Outcome:
+def _work(
+    board: Any,
+    key: Any,
+    directory: str,
+    expected: Mapping[str, str],
+    function: Callable[..., Any],
+    *arguments: Any,
+) -> _Outcome:
     """Run a task in a process of the cluster, in the directory of the same name if the node has it."""
     if os.path.isdir(directory):
         os.chdir(directory)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before, threads = signal.signal(signal.SIGINT, signal.default_int_handler), torch.get_num_threads()
     try:
+        _require_software(expected)
         with _reporting(board, key) as on_progress, warnings.catch_warnings(record=True) as held:
             value = function(*arguments, on_progress=on_progress)
         return _Outcome(value, warnings=[picklable(one.message) for one in held])
@@ -393,6 +505,18 @@ def _work(board: Any, key: Any, directory: str, function: Callable[..., Any], *a
         return _Outcome(error=picklable(error), trace=text)
     finally:
         signal.signal(signal.SIGINT, before)
+        torch.set_num_threads(threads)  # the process may get other tasks
+
+
+def _require_software(expected: Mapping[str, str]) -> None:
+    """Refuse to work with other software than that of the command, which would give other numbers."""
+    found = software()
+    for name, version in expected.items():
+        if found[name] != version:
+            place = socket.gethostname()
+            remedy = "install the same on all nodes, or name it in a runtime environment, see docs/scaling.md"
+            fact = f"{name} on {place} must be that of the command, expected {version}, got {found[name]}"
+            raise fail("run", f"{fact}; {remedy}.", EnvironmentFailure)
 
 
 @contextmanager

@@ -13,23 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from beliefmatch._errors import fail
-from beliefmatch._files import EnvironmentFailure
+from beliefmatch._files import EnvironmentFailure, is_url
 from beliefmatch._utils import reason_of
 
-__all__ = ["RemoteDirectory", "is_url", "local_output", "mirrored", "without_networks"]
+__all__ = ["RemoteDirectory", "local_output", "mirrored", "without_networks"]
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 _PUSH_SECONDS = 30.0
 _NETWORK = re.compile(r"(.*/)?network-\d+/.*\.(safetensors|json)")
-
-
-def is_url(out: str) -> bool:
-    """Whether this names a directory behind a URL.
-
-    >>> is_url("s3://bucket/grid"), is_url("runs/compare")
-    (True, False)
-    """
-    return _URL.fullmatch(out) is not None
 
 
 def without_networks(name: str) -> bool:
@@ -53,6 +43,8 @@ class RemoteDirectory:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        if not is_url(self.url):
+            raise fail("run", f"`out` must name a place behind its URL, got {url}.", EnvironmentFailure)
         self._known: dict[str, tuple[int, int]] = {}  # size and time of the local files that are the same
         with self._errors():
             import fsspec  # torch brings it

@@ -15,6 +15,7 @@ from beliefmatch.experiments.build import (
     check_network,
     dataset,
     engine_for,
+    is_main_process,
     method_of,
     ood_sets,
     ood_training,
@@ -26,7 +27,7 @@ from beliefmatch.experiments.grid import Cell, report_cells, run_cells
 from beliefmatch.experiments.records import RunRecord, Trial
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory, require_directory_of
-from beliefmatch.experiments.storage import RemoteDirectory
+from beliefmatch.experiments.storage import RemoteDirectory, mirrored, without_networks
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
     with_seed,
@@ -109,7 +110,7 @@ class TrainJob:
         config: all settings.
         directory: directory of the run.
         tensorboard: whether logs for TensorBoard are written next to the CSV ones.
-        url: where the runs of a search are kept, if not in the directory.
+        url: where the run is kept, if not in the directory, which is then a copy without networks.
         workers: where the runs of a search are executed; processes of this machine if not given. A single
             training runs in this process.
     """
@@ -152,7 +153,7 @@ class TrainJob:
         """Train, score and write; return at once if that has been done."""
         search = self.candidates.search
         if search is None:
-            return execute(self.config, self.directory, tensorboard=self.tensorboard, on_progress=on_progress)
+            return self._run_single(on_progress)
         names = [f"{search.option}={value}" for value in search.values]
         configs, trials = self.candidates.configs, [self.directory / "trials" / name for name in names]
         urls = [None if self.url is None else f"{self.url}/trials/{name}" for name in names]
@@ -168,6 +169,17 @@ class TrainJob:
         if url is not None:
             RemoteDirectory(url).pull(chosen)
         engine_for(self.config.engine).on_main_process(lambda: self._adopt(chosen, record))
+        return record
+
+    def _run_single(self, on_progress: OnProgress) -> RunRecord:
+        """Train here; behind a URL, in a mirror of all files, as the directory has no networks."""
+        options: dict[str, Any] = {"tensorboard": self.tensorboard, "on_progress": on_progress}
+        if self.url is None or RunDirectory(self.directory).record_file.is_file():
+            return execute(self.config, self.directory, **options)
+        with mirrored(self.url) as mirror:
+            record = execute(self.config, mirror, **options)
+        if is_main_process():  # another may be ahead of it, and would take back what is old by then
+            RemoteDirectory(self.url).pull(self.directory, without_networks)
         return record
 
     def _adopt(self, trial: Path, record: RunRecord) -> None:

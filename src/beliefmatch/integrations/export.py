@@ -32,7 +32,7 @@ from beliefmatch import dirichlet, kernels
 from beliefmatch._config import Record, RecordPart
 from beliefmatch._environment import needs, versions
 from beliefmatch._errors import ArgumentError
-from beliefmatch._files import atomic_write, directory_in_use
+from beliefmatch._files import atomic_write, directory_in_use, refuse_url
 from beliefmatch._rows import split
 from beliefmatch._utils import reason_of, require_name
 from beliefmatch._validate import describe, fail, naming_arguments, require_choice, require_index
@@ -326,6 +326,7 @@ def _checked_format(format: str | None, path: str | Path) -> Format:
 
 
 def _checked_path(path: str | Path, overwrite: bool) -> Path:
+    refuse_url(f"{path}", caller=_CALLER, argument="path")
     place = Path(path)
     if not f"{path}".strip() or place.is_dir():
         raise fail(_CALLER, f"`path` must be a file, got {f'{path}'!r}.")
