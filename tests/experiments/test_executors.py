@@ -83,6 +83,13 @@ def test_a_page_from_the_server_is_cut_to_the_error_at_its_end():
     assert ray_executor._reason(ConnectionError()) == "ConnectionError"
 
 
+def test_a_cluster_that_asks_for_a_token_is_told_by_the_variable_to_set():
+    error = ConnectionError("Failed to connect to Ray cluster")
+    error.__context__ = RuntimeError("Failed to connect to GCS")
+    error.__context__.__context__ = ValueError("Unauthenticated: RPC error: InvalidAuthToken: missing")
+    assert "RAY_AUTH_MODE=token" in ray_executor._reason(error)
+
+
 def test_results_come_in_the_order_of_the_tasks_with_their_progress(workers):
     heard: dict[int, list[float]] = {}
     tasks = [Task(f"square {number}", square, (number,)) for number in range(5)]

@@ -151,6 +151,11 @@ def _no_cluster(on: str, address: str, reason: str) -> EnvironmentFailure:
 
 def _reason(error: Exception) -> str:
     """The message of an error on one line; of a page from the server, what follows its last traceback."""
+    cause: BaseException | None = error
+    while cause is not None:  # Ray reports all that happens on connecting as one failure
+        if "InvalidAuthToken" in f"{cause}":
+            return "it asks for a token: set RAY_AUTH_MODE=token, with the ~/.ray/auth_token of the head"
+        cause = cause.__cause__ or cause.__context__
     text = f"{error}".rpartition("Traceback (most recent call last):\n")[2]
     if text != f"{error}" and (below := re.search(r"^\S.*", text, re.MULTILINE | re.DOTALL)):
         text = below[0]
