@@ -2,7 +2,7 @@
 
     python benchmarks/cluster.py [--cells 12] [--out benchmarks/cluster.json]
 
-Both get the same cells. The start of Ray, and of the processes that it keeps, is measured apart; processes of
+Appends a round to the file. Both get the same cells. The start of Ray, and of the processes that it keeps, is measured apart; processes of
 this machine are started anew by each grid, which is counted, because every command does so.
 """
 
@@ -99,7 +99,9 @@ def main() -> None:
     began = time.perf_counter()
     found = measured(options.cells)
     found |= provenance(time.perf_counter() - began, "beliefmatch", "torch", "ray")
-    Path(options.out).write_text(json.dumps(found, indent=1) + "\n")
+    path = Path(options.out)
+    rounds = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*rounds, found], indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 
