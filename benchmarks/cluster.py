@@ -2,8 +2,9 @@
 
     python benchmarks/cluster.py [--cells 12] [--out benchmarks/cluster.json]
 
-Appends a round to the file. Both get the same cells. The start of Ray, and of the processes that it keeps, is measured apart; processes of
-this machine are started anew by each grid, which is counted, because every command does so.
+Appends a round to the file. Both get the same cells. The start of Ray, and of the processes that it keeps, is
+measured apart; processes of this machine are started anew by each grid, which is counted, because every
+command does so.
 """
 
 import argparse
