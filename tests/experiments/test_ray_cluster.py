@@ -134,7 +134,7 @@ def test_a_driver_whose_head_dies_ends_with_the_remedy_before_ray_ends_it(tmp_pa
         made.head_node.kill_gcs_server()
         _, errors = begun.communicate(timeout=120)
     assert begun.returncode == 2, errors
-    lines = [one for one in errors.splitlines() if one.startswith("beliefmatch compare: ")]
+    lines = [one for one in errors.splitlines() if one.startswith("beliefmatch")]
     assert len(lines) == 1 and "the same command goes on" in lines[0] and "Traceback" not in errors
 
 

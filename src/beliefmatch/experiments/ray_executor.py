@@ -38,6 +38,8 @@ _LOG_SECONDS = 10.0  # between two lines in the log of a task, which the dashboa
 _CONNECT_SECONDS = 5.0  # for an answer of the cluster
 _PROBE_SECONDS = 3.0  # between two looks at the head, and for its answer
 _MOST_MISSES = 5  # of the head: fewer than in the minute after which Ray ends this process
+_RESTART_SECONDS = (5.0, 15.0)  # between attempts to connect to a head that has just been restarted
+_STUCK_MISSES = 10  # after which this process is taken to wait inside of Ray, which would end it
 _NODES_SECONDS = 5.0  # between two looks at the nodes
 _CLIENT_PORT = 10001  # of Ray's server for ray://, unless it is told another
 _BOARD_SECONDS = 10.0  # for an answer of the board
@@ -47,6 +49,7 @@ _START_SECONDS = 600.0  # for the first answer: the board imports torch, from a 
 _MOST_NODES_LOST = 10  # attempts of a task whose nodes die
 _MOST_CRASHES = 3  # attempts of a task whose process is killed, as it is for lack of memory
 _IN_USE_SECONDS = 60.0  # until the process of an earlier attempt has noticed that its node is gone
+_BAD_END = 2  # the exit code of commands that end with one line
 _RESUMES = "the same command goes on from what was saved"
 
 
@@ -100,7 +103,7 @@ def _connect(on: str) -> Any:
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if is_main else None
     try:
-        found = ray.init(address, log_to_driver=False, logging_level="ERROR")
+        found = _init(ray, address)
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise _no_cluster(on, address, _reason(error)) from error
     finally:
@@ -139,6 +142,20 @@ def _answers(address: str, seconds: float = _CONNECT_SECONDS) -> bool:
     return True
 
 
+def _init(ray: Any, address: str) -> Any:
+    """`ray.init`, once more where processes of a head that has just been restarted still hold its ports."""
+    for seconds in _RESTART_SECONDS:
+        try:
+            return ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except ConnectionError as error:
+            if "Starting Ray client server failed" not in f"{error}":
+                raise
+        with suppress(Exception):
+            ray.shutdown()
+        time.sleep(seconds)
+    return ray.init(address, log_to_driver=False, logging_level="ERROR")
+
+
 def _no_cluster(on: str, address: str, reason: str) -> EnvironmentFailure:
     if on == "ray" and address == os.environ.get("RAY_ADDRESS"):
         on, reason = f"{on} with RAY_ADDRESS={address}", f"{reason}; unset RAY_ADDRESS or repair it"
@@ -165,7 +182,8 @@ def _reason(error: Exception) -> str:
 class _HeadWatch:
     """Looks every few seconds whether the head of the cluster is there.
 
-    Ray itself tries for a minute, and then ends this process with a page of its stack and without a remedy.
+    Ray itself tries for a minute, and then ends this process with a page of its stack and without a remedy. A
+    process that waits inside of Ray meanwhile cannot be told: it is ended here, with one line.
 
     Args:
         address: HOST:PORT of the head; None where another process is connected to it.
@@ -179,6 +197,17 @@ class _HeadWatch:
     def _watch(self) -> None:
         while not self._over.wait(_PROBE_SECONDS):
             self._misses = 0 if _answers(f"{self._address}", _PROBE_SECONDS) else self._misses + 1
+            if self._misses >= _STUCK_MISSES and not self._over.is_set():
+                print(
+                    f"beliefmatch: the Ray cluster was lost ({self._loss}); {_RESUMES}.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(_BAD_END)
+
+    @property
+    def _loss(self) -> str:
+        return f"its head at {self._address} does not answer"
 
     @property
     def is_silent(self) -> bool:
@@ -193,7 +222,7 @@ class _HeadWatch:
     def require(self) -> None:
         """A ConnectionError if the head is lost."""
         if self.is_lost:
-            raise ConnectionError(f"its head at {self._address} does not answer")
+            raise ConnectionError(self._loss)
 
     def end(self) -> None:
         """Look no more."""
@@ -419,11 +448,17 @@ class RayExecutor:
 def _cluster_errors() -> Iterator[None]:
     """Turn the loss of the cluster into one line."""
     ray = _import_ray()
-    lost = (ConnectionError, ray.exceptions.RaySystemError, ray.exceptions.RayActorError)
+    lost: tuple[type[Exception], ...] = (ConnectionError, ray.exceptions.RaySystemError)
+    lost += (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError)
+    with suppress(ImportError):
+        from grpc import RpcError  # of ray://, which does not translate all  # pyright: ignore
+
+        lost += (RpcError,)
     try:
         yield
-    except (*lost, ray.exceptions.GetTimeoutError) as error:
-        reason = reason_of(f"{error}".strip().partition("\n")[0], limit=160)
+    except lost as error:
+        details = error.details() if hasattr(error, "details") else error  # pyright: ignore
+        reason = reason_of(f"{details}".strip().partition("\n")[0], limit=160)
         raise fail("run", f"the Ray cluster was lost ({reason}); {_RESUMES}.", EnvironmentFailure) from error
 
 
