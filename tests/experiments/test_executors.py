@@ -170,9 +170,9 @@ def test_a_task_whose_process_is_killed_runs_again(one_node, tmp_path):
 @needs_ray
 def test_a_task_whose_process_is_told_to_end_from_outside_runs_again(one_node, tmp_path):
     heard = []
-    tasks = [Task("told to end", interrupted_once, (f"{tmp_path / 'begun'}",))]
+    tasks = [Task("terminated once", interrupted_once, (f"{tmp_path / 'begun'}",))]
     assert run_tasks(tasks, one_node, lambda *report: heard.append(report[2])) == ["done"]
-    assert sum("told to end" in description for description in heard) == 1
+    assert sum("received SIGTERM" in description for description in heard) == 1
 
 
 @needs_ray

@@ -115,7 +115,7 @@ def test_after_the_head_was_restarted_the_same_command_goes_on(tmp_path, long_re
         wait_for_networks(tmp_path, begun)
     _, errors = begun.communicate(timeout=180)
     assert begun.returncode == 2, errors
-    assert "the same command goes on" in errors.splitlines()[-1] and "Traceback" not in errors
+    assert "repeat the command to resume" in errors.splitlines()[-1] and "Traceback" not in errors
     with cluster(2, joined=False, ray_client_server_port=port):
         done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -135,7 +135,7 @@ def test_a_driver_whose_head_dies_ends_with_the_remedy_before_ray_ends_it(tmp_pa
         _, errors = begun.communicate(timeout=120)
     assert begun.returncode == 2, errors
     lines = [one for one in errors.splitlines() if one.startswith("beliefmatch")]
-    assert len(lines) == 1 and "the same command goes on" in lines[0] and "Traceback" not in errors
+    assert len(lines) == 1 and "repeat the command to resume" in lines[0] and "Traceback" not in errors
 
 
 def test_a_task_that_runs_out_of_memory_is_given_up_and_another_is_not(tmp_path):

@@ -41,7 +41,7 @@ _MOST_MISSES = 5  # of the head: fewer than in the minute after which Ray ends t
 _RESTART_SECONDS = (5.0, 15.0)  # between attempts to connect to a head that has just been restarted
 _STUCK_MISSES = 10  # after which this process is taken to wait inside of Ray, which would end it
 _NODES_SECONDS = 5.0  # between two looks at the nodes
-_CLIENT_PORT = 10001  # of Ray's server for ray://, unless it is told another
+_CLIENT_PORT = 10001  # default port of Ray's server for ray://
 _BOARD_SECONDS = 10.0  # for an answer of the board
 _MOST_QUESTIONS = 3  # to the board before a task begins without its answer
 _LOST_SECONDS = 30.0  # without any answer, after which the cluster counts as lost
@@ -50,7 +50,7 @@ _MOST_NODES_LOST = 10  # attempts of a task whose nodes die
 _MOST_CRASHES = 3  # attempts of a task whose process is killed, as it is for lack of memory
 _IN_USE_SECONDS = 60.0  # until the process of an earlier attempt has noticed that its node is gone
 _BAD_END = 2  # the exit code of commands that end with one line
-_RESUMES = "the same command goes on from what was saved"
+_RESUMES = "repeat the command to resume from what was saved"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _HeadWatch:
     """Looks every few seconds whether the head of the cluster is there.
 
     Ray itself tries for a minute, and then ends this process with a page of its stack and without a remedy. A
-    process that waits inside of Ray meanwhile cannot be told: it is ended here, with one line.
+    process that is blocked inside Ray meanwhile cannot raise an error, so it is ended here, with one line.
 
     Args:
         address: HOST:PORT of the head; None where another process is connected to it.
@@ -417,7 +417,7 @@ class RayExecutor:
         else:
             if isinstance(outcome.error, KeyboardInterrupt):  # which did not come from here
                 one.nodes_lost += 1
-                self._again(one, "its process was told to end", on_task, outcome.error)
+                self._again(one, "its process received SIGTERM", on_task, outcome.error)
                 return None
             if not isinstance(outcome.error, InUse) or one.attempt == 0:
                 return outcome

@@ -72,7 +72,7 @@ def _loss_and_grad(
     value, grad = kernels.loss_and_grad(inputs, upstream)
     if grad.stride() == logits.stride():
         return value, grad
-    laid_out = empty_grad(logits, dim)  # as the compiler has been told
+    laid_out = empty_grad(logits, dim)  # the layout that `_empty_loss_and_grad` declares
     return value, grad if grad.stride() == laid_out.stride() else laid_out.copy_(grad)
 
 
