@@ -213,13 +213,15 @@ def _notes(config: "RunConfig", notes: tuple[str, ...]) -> list[str]:
 def _warn_of_single_rows(context: typer.Context, config: "RunConfig") -> None:
     """Warn of classes with one training example, unless so few labels were asked for."""
     from beliefmatch.experiments.build import dataset, is_main_process
+    from beliefmatch.report.text import count_text, listed
 
     data = dataset(config.data)
     counts = data.train.targets.bincount(minlength=len(data.class_names)).tolist()
     single = [name for name, count in zip(data.class_names, counts, strict=True) if count == 1]
     if single and config.data.labels is None and is_main_process():
-        more = f" and {len(single) - _SHOWN} more" if len(single) > _SHOWN else ""
-        which = f"{'class' if len(single) == 1 else 'each of the classes'} {', '.join(single[:_SHOWN])}{more}"
+        others = [count_text(len(single) - _SHOWN, "other")] if len(single) > _SHOWN else []
+        which = "class" if len(single) == 1 else "each of the classes"
+        which = f"{which} {listed([*single[:_SHOWN], *others])}"
         fact = f"`data` has 1 example of {which} among {sum(counts):,} to train on; too few to learn from."
         show_warning(context, ArgumentWarning("train", fact))
 
